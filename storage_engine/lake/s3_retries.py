@@ -6,9 +6,9 @@ from pyarrow.fs import AwsStandardS3RetryStrategy
 
 
 class LakeRetries(AwsStandardS3RetryStrategy):
-    """Five attempts a request, with pauses that double: 7 s on average, 15 s at most, before it fails.
+    """Makes up to five attempts at a request. The pauses double: 7 s in all on average, 15 s at most.
 
-    Named by the property ``s3.retry-strategy-impl``, which takes a class without arguments.
+    The property ``s3.retry-strategy-impl`` names this class. Such a class takes no arguments.
     """
 
     def __init__(self) -> None:

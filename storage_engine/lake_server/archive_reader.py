@@ -50,9 +50,9 @@ class Transactions:
     sections: tuple[tuple[int, int], ...]
 
     def stable_at(self, offset: int) -> int:
-        """Return the last stable offset of the section of an offset, or of the next section.
+        """Return the last stable offset of the section that has an offset, or of the next section.
 
-        For an offset after all sections, return the last section's; without sections, return the offset.
+        After all sections, this is the last section's. Without sections, it is the offset itself.
         """
         last = self.sections[-1][1] if self.sections else offset
         return next((stable for end, stable in self.sections if offset < end), last)
@@ -198,7 +198,7 @@ class LakeReader:
             self.changed = asyncio.Event()
 
     def _current(self, table: Table) -> tuple[int | None, int | None]:
-        """Return the current snapshots of the two tables. Rows can be moved without a new receipt."""
+        """Return both tables' current snapshots: rows can be moved without a new receipt."""
         return self._lake.segments().metadata.current_snapshot_id, table.metadata.current_snapshot_id
 
     async def batches(self, partition: ArchivedPartition, offset: int, end: int, max_bytes: int) -> Batches:

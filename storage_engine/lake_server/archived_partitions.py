@@ -58,7 +58,7 @@ class ArchivedPartition:
 
     :param topic: the topic's name for consumers.
     :param ranges: sorted by offset, without overlaps.
-    :param start: the first served offset. It isn't before the log's start offset when the log was archived.
+    :param start: the first served offset. It isn't below the log's start offset at the time of archiving.
     :param expired: offsets that expired, as (first, end, reason). Readers continue after them.
     :param topic_id: the topic's id, as Kafka writes it.
     """
@@ -80,7 +80,7 @@ class ArchivedPartition:
         return [archived.end for archived in self.ranges]
 
     def range_at(self, offset: int) -> ArchivedRange:
-        """Return the range with an offset below ``end``, or else the first range after it."""
+        """Return the range with an offset, or the first range after it. The offset must be below ``end``."""
         return self.ranges[bisect_right(self._ends, offset)]
 
     def ranges_from(self, offset: int) -> tuple[ArchivedRange, ...]:
@@ -157,8 +157,8 @@ def archive_of(
 ) -> Archive:
     """Return the partitions of receipts. Pure.
 
-    Of several topics of one name, the one with the newest segment has the plain name. The newest segment is
-    the last one that was proven for the first time. Later proofs and compactions don't change that.
+    If several topics have one name, only the topic with the newest segment gets the plain name. The newest
+    segment is the last one that was proven for the first time. Later proofs and compactions don't count.
 
     :param rows: the receipts that count, of every log's newest lineage. Expired ranges aren't served.
     :param expiries: clauses with an expiry's policy and time, by its act's SHA-256.

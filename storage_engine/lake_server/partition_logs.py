@@ -50,7 +50,7 @@ class LogSource(Enum):
 class SeamStep:
     """The source that answers a reader at an offset.
 
-    :param offset: the offset to read from. If no source has the requested offset, it is the next available.
+    :param offset: the offset to read from. It is above the requested offset if offsets are skipped.
     :param end: end of the lake's contiguous offsets from ``offset`` on. For other sources it is ``offset``.
     :param missing: skipped offsets that neither expired nor are in the lake or the cluster, as (first, end).
     """
@@ -96,7 +96,10 @@ def next_step(partition: ArchivedPartition, offset: int, cluster: tuple[int, int
 
 
 def _contiguous_end(partition: ArchivedPartition, offset: int) -> int:
-    """Return the end of contiguous served offsets from an archived offset on, or else the partition's end."""
+    """Return the end of the contiguous served offsets from an archived offset on.
+
+    If the offset itself isn't served, return the partition's end.
+    """
     end = offset
     for archived in partition.ranges_from(offset):
         if archived.first > end or archived.refused:
@@ -421,7 +424,7 @@ class Logs:
 
         Transactions may be open at the end of the archived log. Those that began below the cluster's last
         stable offset have ended. The cluster's answer with the first batch after the archived log names the
-        aborted ones.
+        aborted transactions.
         """
         archived = await self._reader.transactions(partition)
         end = next((end for end, _ in archived.sections if offset < end), offset)

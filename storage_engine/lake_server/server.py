@@ -426,7 +426,7 @@ class Connections:
         self._count, self._is_full = 0, False
 
     async def take(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
-        """Answer a client's requests in their order until it disconnects, or refuse it above the limit."""
+        """Answer a client's requests in order until it disconnects. Above the limit, refuse the client."""
         host = str((outgoing.get_extra_info("peername") or ("",))[0])
         if self._count >= self._most:
             if not self._is_full:

@@ -56,8 +56,8 @@ _NO_POSITION = -1
 _LOGIN = ("sasl.mechanism", "sasl.username", "sasl.password")
 _MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 _PART_OF_LIFETIME = 0.8
-"""The share of a login's lifetime after which its connection isn't used again. A running request has the rest
-to finish."""
+"""The share of a login's lifetime after which its connection isn't used again. A running request may
+use the rest of the lifetime."""
 _NOTHING_MORE = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
 
 

@@ -14,7 +14,7 @@ from storage_engine.core.wording import reason_text
 
 
 def percent_rounded_up(part: int, whole: int) -> int:
-    """Return ``part`` as a percentage of ``whole``, rounded up. Integers, since a float may round down.
+    """Return ``part`` as a percentage of ``whole``, rounded up. A float may round down, so integers are used.
 
     :param whole: > 0, same unit as ``part``.
     """
@@ -96,8 +96,8 @@ def fills_in_ms(
 ) -> int | None:
     """Return the time in ms until the free bytes are used up at the recent rate, or None if never.
 
-    :param grown_bytes: bytes written within ``within_ms``, less bytes deleted in that time that ``leaving``
-        lacks.
+    :param grown_bytes: bytes written within ``within_ms``. Bytes deleted in that time are subtracted, unless
+        ``leaving`` has such deletions.
     :param leaving: known future deletions, by time: pairs of the ms until then and the bytes.
     :param goes_after_ms: new bytes are deleted this long after they were written. If the free bytes last
         until then, they last for ever. None if new bytes are kept.

@@ -16,7 +16,7 @@ from storage_engine.exceptions import BadInputError, GateRefusedError
 class ShieldNeed:
     """:param batch_segments: how many segments the broker deletes in a pass; None if no broker runs. Then
         only a shield of all unproven segments is of use.
-    :param pass_interval_ms: from one pass to the next; None if no broker runs.
+    :param pass_interval_ms: time from one pass to the next; None if no broker runs.
     :param disk_bytes: size of the smallest disk of the log; None if it can't be measured.
     :param used_percent: level of the fullest of these disks, computed with the broker's formula; None if it
         is unknown.
@@ -50,7 +50,7 @@ class HoldMemory(Protocol):
     def alone(self, cluster: str) -> AbstractContextManager[Callable[[], None]]:
         """Wait for and take the exclusive right to change the memory that a cluster's stores share.
 
-        :return: a check to call right before each change: no other store has taken the right meanwhile.
+        :return: a function to call just before each change. It raises an error if the right was lost.
         :raises StoreBusyError: another store has the right, or had it meanwhile.
         """
 
@@ -181,8 +181,8 @@ class WatchLook:
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """:param held: as far as is known, the broker can now delete only segments that a run has released, and
-        segments of logs in ``unheld``.
+    """:param held: as far as is known, the broker can now delete only two kinds of segments: those that a run
+        has released, and those of logs in ``unheld``.
     :param fence_offset: base offset of the segment that protects itself and all younger ones; -1 if no such
         segment is needed, since only the active segment exists.
     :param ends_at_ms: when the hold ends without a renewal, whatever the settings are then; None if it never
@@ -235,7 +235,7 @@ class BrokerProgress:
 
     :param flush_behind_bytes: bytes that are in the log and not on disk yet.
     :param dispatch_behind_bytes: bytes that are in the log and not in consume queues and index yet.
-    :param checkpoint_behind_ms: how much older than the newest message each checkpoint value is, by its name.
+    :param checkpoint_behind_ms: by checkpoint value's name, how much older it is than the newest message.
     :param timer_behind_messages: messages that are in the log and not in the timers yet.
     :param commit_behind_bytes: bytes in a pool of buffers that are not in the log yet; 0 without a pool.
     :param put_p99_ms: 99th percentile of a put's duration in the last whole minute that the broker reports.

@@ -1,8 +1,8 @@
 """Thinning: writing a segment's data file again without the rows of some streams, and proving the new file.
 
 The new file is read back, with one row group and one window of bytes in memory. Each of its rows is compared
-with the old file's row. From the rows and the removed streams' recorded hashes, the root is computed. It must
-be the one with which the segment was proven.
+with the old file's row. From the rows and the removed streams' recorded hashes, the root is computed. The
+result must equal the proven root.
 
 Must never do: accept another root; touch the old file.
 """
@@ -37,9 +37,9 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, gone_by
 
 
 def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thinning:
-    """Write a segment's remaining rows into a new data file, and prove it. Nothing refers to it yet.
+    """Write a segment's remaining rows into a new data file, and prove that file. No table names it yet.
 
-    :param receipt: the segment's receipt that counts.
+    :param receipt: the segment's receipt in force.
     :param streams: names of the streams whose rows are left out.
     :raises ProofError: the segment shares its data file, or the rows read back differ from the old ones.
     :raises LakeUnavailableError: the lake can't be read or written.
@@ -67,7 +67,7 @@ def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thin
 def discard_files(table: Table, locations: Iterable[str]) -> None:
     """Remove data files that this process has written and that nothing refers to.
 
-    :param locations: whole locations, or names from receipts.
+    :param locations: the files' whole locations, or their names in receipts.
     """
     for location in locations:
         location = location_of(table, location)
@@ -81,7 +81,7 @@ def discard_files(table: Table, locations: Iterable[str]) -> None:
 
 
 def _kept_groups(old: pq.ParquetFile, columns: Columns, removed: Collection[str]) -> Iterator[pa.Table]:
-    """Yield the remaining rows of each row group that has such rows."""
+    """Yield each row group's remaining rows. Row groups without remaining rows are left out."""
     topic, names = columns.streams[0], pa.array(sorted(removed), pa.string())
     for group in range(old.num_row_groups):
         topics: Any = old.read_row_group(group, columns=[topic], use_threads=False)[topic]

@@ -1,7 +1,7 @@
 """The trash: gc puts files into it. They can be put back, and are removed for good later.
 
 On this machine's file systems, a file is renamed into a hidden directory below its table's location. Each
-pass has one directory, below which a file keeps its path. Object stores can't rename: a file stays at its
+pass of gc has a directory, below which a file keeps its path. Object stores can't rename: a file stays at its
 place, and is in the trash as long as the list of the pass names it. Each pass writes its list before the pass
 takes a file, and never changes another pass's list. The list's modification time is the time of the pass.
 After a kill at any instant, each file is at its place or in the trash.
@@ -62,7 +62,7 @@ class Place:
 
     @classmethod
     def at(cls, name: str, location: str, file_io: FileIO) -> Place:
-        """Return the place of a table's files by the table's location.
+        """Return the place at a table's location.
 
         :raises LakeUnavailableError: the lake was configured with another library's file access.
         """
@@ -126,7 +126,7 @@ class Listing:
     """All files below a table's location.
 
     :param files: the table's files, without our own small files and without the trash.
-    :param linked: paths that are or contain symbolic links. Such files are left alone.
+    :param linked: paths that are or contain symbolic links. Files at such paths are left alone.
     :param trashed: files in the trash, by the name of the pass that took them.
     """
 
@@ -187,7 +187,7 @@ def _table_file(file: ListedFile, inside: str) -> TableFile:
 
 
 class _Links:
-    """Finds paths with a symbolic link below a local place: second names of files, or files elsewhere."""
+    """Finds paths with a symbolic link below a local place. Such a file has another name, or is elsewhere."""
 
     def __init__(self, place: Place) -> None:
         self._root = os.path.realpath(place.root) if place.is_local else None
@@ -327,7 +327,7 @@ def forget(place: Place, moment: str) -> None:
 def put_back(place: Place, moment: str | None) -> PutBack:
     """Put the files of one pass or of all passes back under their former names.
 
-    It needs no table, and so works if the catalog names a file that is in the trash.
+    No table is loaded, so this works even if the catalog names a file that is in the trash.
 
     :param moment: name of the pass; None for all passes.
     :raises LakeUnavailableError: the place can't be read or written.
@@ -409,7 +409,7 @@ def _read_list(place: Place, moment: str) -> Iterator[Taken]:
     except (ValueError, TypeError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a list of files that gc took, found something else ({error}). Nothing was "
-            "removed. Remove the list: its files are still at their places, and leave the trash with it."
+            "removed. Remove the list: its files are at their places, and not in the trash without it."
         ) from error
 
 

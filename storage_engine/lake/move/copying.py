@@ -232,7 +232,7 @@ class Copied:
     :param copy_of: UUID of the lake that was copied.
     :param file_count: number of data files that were copied now.
     :param receipt_count: number of receipts in the copy now.
-    :param waiting: number of data files that the next copying includes, because their segments had no
+    :param waiting: number of data files that are left for the next copying, because their segments had no
         receipts yet.
     """
 
@@ -443,9 +443,9 @@ def _check_apart(lake: Lake, to: LakeConfig) -> None:
         for inner, outer in product(inners, outers):
             if outer is not None and is_below(f"{inner}/", f"{outer}/"):
                 raise BadInputError(
-                    f"lake {to.location}: expected a place apart from the lake, found one that shares "
-                    f"{outer} with it: if that directory is lost, both are lost. Nothing was created. Name "
-                    "another directory, on another disk."
+                    f"lake {to.location}: expected a place apart from the lake, found that the copy "
+                    f"would share {outer} with the lake: if that directory is lost, both are lost. Nothing "
+                    "was created. Name another directory, on another disk."
                 )
 
 
@@ -506,7 +506,7 @@ def _check_continues(tables: Tables | None, rows: Sequence[Receipt]) -> None:
 
 
 def _sweep(written: Iterable[PlacedTable], before: Tables | None) -> None:
-    """Remove incomplete files and all metadata except that of this copy and the one before."""
+    """Remove incomplete files, and all metadata except that of this run and the previous run."""
     # No other program writes into a copy.
     for table in written:
         earlier = (before or {}).get(table.name)

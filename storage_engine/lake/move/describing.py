@@ -1,6 +1,6 @@
 """Description of a lake. If other commands refuse the lake, it says why, and which command helps.
 
-It never changes the lake.
+A description never changes the lake.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class StoreInfo:
 
     :param ranges: contiguous ranges in the lake, as (log, lineage, from, to).
     :param expired: contiguous ranges of expired segments. No other field counts these segments.
-    :param in_part: contiguous ranges of segments with topics that archive rules kept out of the lake.
+    :param in_part: contiguous ranges of segments of which archive rules kept some topics out of the lake.
     :param head_sequence: number of the last receipt of the chain.
     :param root: path of the store when its last receipt was written.
     """
@@ -114,8 +114,8 @@ class LakeInfo:
     :param acts: number of recorded acts; None if they can't be read.
     :param acts_fault: why the acts can't be read; "" if they can, or if the table ``segments`` can't be read.
     :param archive_rules: rules by which messages aren't archived.
-    :param ignored: names of properties that have no effect here, by their table; "" stands for a REST
-        catalog's own properties.
+    :param ignored: for each table, the names of properties that have no effect here. The table "" stands for
+        a REST catalog's own properties.
     """
 
     location: str

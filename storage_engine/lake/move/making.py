@@ -205,7 +205,7 @@ def _make_tables(lake: Lake, broker: str, locations: dict[str, str]) -> None:
 def _make_both_tables(
     lake: Lake, broker: str, lake_id: str, locations: dict[str, str]
 ) -> Iterator[tuple[Table, bool]]:
-    """Make both tables unless they exist. Yield each, and whether it was made here."""
+    """Make both tables unless they exist. Yield each table, and whether this call made it."""
     catalog, namespace = lake.catalog, lake.config.namespace
     kind = find_broker(broker or default_broker())
     properties = {BROKER_PROPERTY: broker} if broker else {}
@@ -285,8 +285,8 @@ def refuse_around(config: LakeConfig) -> None:
             if inside != warehouse and read_small_file(file_io, mark) is not None:
                 raise BadInputError(
                     f"lake {config.location}: expected a place without other lakes in it, found the lake "
-                    f"{inside} inside it: if the outer one is lost, both are lost. Nothing was changed. Name "
-                    "another directory."
+                    f"{inside} inside it: if the outer lake is lost, both are lost. Nothing was changed. "
+                    "Name another directory."
                 )
 
 
@@ -343,7 +343,7 @@ def _has_rows(data: bytes, location: str) -> bool:
 
 
 def _claim_name(catalog_id: str) -> str:
-    """Return the name of a catalog's claim. A repeated attempt replaces and removes a killed one's claim."""
+    """Return the name of a catalog's claim. A repeated attempt has the same name, and replaces the claim."""
     return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
 
 

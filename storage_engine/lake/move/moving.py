@@ -233,7 +233,7 @@ def move_tables(
     :param pointers: location of each table's metadata in the catalog.
     :param rows: all receipts.
     :param command: name of the calling command, for its intent.
-    :return: the intent, with the lake's UUID, and the original's if the lake is a copy.
+    :return: the intent. It has the lake's UUID and, if the lake is a copy, the original's UUID.
     :raises LakeUnavailableError: a file or the catalog can't be read or written.
     """
     segments = tables[SEGMENTS]
@@ -286,7 +286,10 @@ def finish(lake: Lake, tables: Tables, intent: Intent | None) -> None:
 
 
 def _newest_act(segments: PlacedTable) -> str:
-    """Return the SHA-256 of the newest act: the mark's act if the acts can't be read or are no chain."""
+    """Return the SHA-256 of the newest act; "" without acts.
+
+    If the acts can't be read or are no chain, the mark names the newest act.
+    """
     with suppress(LakeUnavailableError):
         acts = read_acts_at(segments.io, segments.location)
         return acts[-1].sha256 if acts else ""
@@ -334,7 +337,7 @@ def check_same_lake(tables: Tables) -> None:
 class Relocated:
     """Result of a relocation.
 
-    :param former: the lake's location in the metadata before; None if the metadata had the right location.
+    :param former: the location that the metadata named before the relocation; None if it was the right one.
     :param copy_of: UUID of the original, if the lake is a copy; otherwise None.
     :param other_catalog: the catalog that this one replaced, or None.
     :param dropped_snapshots: number of older snapshots that can't be read any more.

@@ -142,9 +142,9 @@ class Orphans:
     """Orphans of a lake.
 
     :param found: segments without a sound receipt. Expired segments aren't among them.
-    :param conflicting: data files with other bytes than the counting receipt of their offset proves.
-    :param foreign: data files that another program named and the table doesn't have, and shared files that
-        can't be read.
+    :param conflicting: data files whose bytes differ from those that the receipt in force proves.
+    :param foreign: Parquet files that the table lacks and whose names have another program's form. Shared
+        files that can't be read are included.
     """
 
     found: tuple[Orphan, ...]
@@ -208,7 +208,7 @@ def find_orphans(messages: PlacedTable, rows: Iterable[Receipt]) -> Orphans:
 def _find_shared(
     messages: PlacedTable, location: str, store: str, counting: Mapping[tuple[str, str], str]
 ) -> Iterator[Orphan]:
-    """Yield the segments in a shared file that no sound receipt proves."""
+    """Yield a shared file's segments that have no sound receipt."""
     for identity, groups in segments_in(messages.io, location).items():
         slot = slot_prefix(identity)
         if identity.store_id == store and (store, slot) not in counting:
@@ -230,8 +230,8 @@ def prove_orphan(
 ) -> ProvenSegment:
     """Prove that a file is the segment in its name, or that a shared file has the expected segment.
 
-    :param earlier: receipts that don't count, of any state. They describe the broker's files.
-    :param beside: another segment that was just proven in the same file, which then isn't hashed again.
+    :param earlier: sound receipts of all states of the lake, by segment. They describe the broker's files.
+    :param beside: another segment that was just proven in the same file, so that the file isn't hashed again.
     :raises ProofError: the file isn't the segment, or neither the file nor a receipt has the segment's end
         offset.
     :raises LakeUnavailableError: the file can't be read.
@@ -339,13 +339,12 @@ _TOGETHER = 16
 class Rebuilt:
     """Result of a rebuild, done or planned.
 
-    :param copy_of: UUID of the original, if this is a copy, to which no segment is added; otherwise None.
+    :param copy_of: UUID of the original if this is a copy; otherwise None. No segment is added to a copy.
     :param other_catalog: the catalog that this one replaced, or None.
     :param brought: data files of the segments that were proven again, or that a dry run would try.
     :param refused: why other data files weren't added, with their names.
-    :param conflicting: data files with other bytes than the counting receipt of their offset proves.
-    :param foreign: data files that another program named and the table doesn't have, and shared files that
-        can't be read.
+    :param conflicting: as in :class:`Orphans`.
+    :param foreign: as in :class:`Orphans`.
     :param missing: data files of the table that don't exist. ``verify`` names their segments.
     :param unknown_heads: stores of which the lake lacks a known receipt.
     """
@@ -541,7 +540,7 @@ class _Rebuild:
         )
 
     def _list_unfinished(self) -> tuple[str, ...]:
-        """Return the UUIDs of a killed command's attempts, if the catalog names none of them.
+        """Return the UUIDs of a killed command's attempts; () if the catalog names metadata of an attempt.
 
         :raises LakeIdentityError: the lake is a copy that was never completed.
         """
@@ -660,7 +659,7 @@ def _bring_in(lake: Lake, work: _Rebuild) -> tuple[list[str], list[str]]:
         waiting.clear()
 
     def bring_in_shared(location: str, of_file: Sequence[Orphan]) -> None:
-        """Add a shared file. If the lake has some of its segments, add each other segment in its own file."""
+        """Add a shared file. If the lake has some of its segments, give the others files of their own."""
         proven: list[ProvenSegment] = []
         for orphan in of_file:
             try:

@@ -175,7 +175,7 @@ def topic_id_column(rows: pa.Table, ids: TopicIds) -> pa.ChunkedArray[Any]:
 
 
 _STORE_COLUMNS = ("store_id", "lineage")
-"""Columns exported for a message before the columns that its codec names."""
+"""The first columns of an exported message. The columns that the codec names follow them."""
 
 Write = Callable[[pa.Table], None]
 
@@ -225,7 +225,8 @@ def export_messages(
     """Write the selected messages into a new file. The messages of one queue are in order.
 
     :param path: path of the new file. It appears when it is complete. An existing file is never overwritten.
-    :param decompress: decompress bodies, except damaged ones. ``body_compressed`` is true for these.
+    :param decompress: decompress bodies. Damaged ones stay compressed. ``body_compressed`` is true for bodies
+        that are still compressed.
     :raises BadInputError: the key is empty, the span of time ends before it begins, the lake has no topic
         with the id, or the file would be among a store's files.
     :raises ExportError: the file exists already, or can't be written.

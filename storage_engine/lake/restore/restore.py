@@ -76,7 +76,7 @@ from storage_engine.model.store import group_by_log
 
 
 def config_names(config: RestoredConfig | None, receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """Return the files that :func:`config_files` makes for a broker's segments."""
+    """Return the paths of the files that :func:`config_files` makes for a broker's segments."""
     if config is None:
         return ()
     logs = dict.fromkeys(receipt.log for receipt in receipts)
@@ -130,7 +130,7 @@ def with_their_ends(
     archived: Sequence[Receipt],
     queues: Callable[[Receipt], pa.Table],
 ) -> tuple[tuple[Receipt, ...], tuple[Extension, ...]]:
-    """Return the chosen segments with later ones that a broker needs as well, and the extended logs.
+    """Return the chosen segments, together with later segments that a broker needs, and the extended logs.
 
     :param archived: all archived segments, in order.
     :param queues: returns :func:`queues_of_segment` for a segment.
@@ -151,8 +151,8 @@ def with_their_ends(
                 before = _last_end(config, of_log, queues)
                 raise RestoreError(
                     f"log {log}: expected the restored log to end where a broker can serve it, found that "
-                    f"up to offset {last.end}, where the archived segments end, {reason}. Nothing was "
-                    "written. Archive the next segment first"
+                    f"the archived segments end at offset {last.end}, and {reason}. Nothing was written. "
+                    "Archive the next segment first"
                     + (f", or restore less: --log {log} --to-offset {before}." if before else ".")
                 )
             last = following[0]

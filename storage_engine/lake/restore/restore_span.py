@@ -25,7 +25,7 @@ class Span:
     """The part of a log to restore. A limit that is None is open. Whole segments are restored.
 
     :param from_offset: first physical offset.
-    :param to_offset: physical offset after the last one.
+    :param to_offset: end of the physical offsets, exclusive.
     :param from_ms: earliest store timestamp, in milliseconds since the epoch.
     :param to_ms: end of the store timestamps, exclusive: a segment whose messages all have this timestamp or
         a later one is left out.
@@ -81,7 +81,7 @@ def choose(
         after the store's own segments, if all these segments join without a hole.
     :param expired: receipts of expired segments, which error messages name.
     :param expiries: for each act, by its SHA-256, a clause with the policy and the time.
-    :param unarchived: ranges that were deleted without a copy by a rule, with the rule.
+    :param unarchived: ranges that a rule deleted without a copy, with the rule.
     :raises RestoreError: there are no such segments, or a segment between them is missing.
     """
     chosen: list[Receipt] = []
@@ -254,7 +254,7 @@ def _with_replicas(own: Sequence[Receipt], replicas: Sequence[Receipt]) -> list[
 
 
 def _joined_before(right: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the rows before a receipt that reach it without a hole, from the lowest possible offset on."""
+    """Return rows without a hole that end where a receipt begins, with the lowest possible first offset."""
     joined: dict[int, list[Receipt]] = {right.base_offset: [right]}
     for row in sorted(rows, key=lambda row: row.base_offset, reverse=True):
         rest = joined.get(row.end)
@@ -264,7 +264,7 @@ def _joined_before(right: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
 
 
 def _joined_behind(left: Receipt, rows: Sequence[Receipt]) -> list[Receipt]:
-    """Return the rows after a receipt that follow it without a hole, up to the highest possible offset."""
+    """Return rows without a hole that begin where a receipt ends, with the highest possible end."""
     joined: dict[int, list[Receipt]] = {left.end: [left]}
     for row in sorted(rows, key=lambda row: row.end):
         before = joined.get(row.base_offset)
@@ -329,7 +329,7 @@ class FilledSegment:
 
     :param sha256: hash of the restored file.
     :param archived_sha256: hash of the archived file.
-    :param why: a clause that says why messages were removed, whose place the filler takes.
+    :param why: why the messages in the place of the filler were removed, as a clause.
     """
 
     log: str

@@ -1,8 +1,8 @@
 """The directory that a restore writes into.
 
-It has one writer at a time. No link in it is followed, and no file is replaced. The directory itself may be
-named by a symbolic link, which is resolved once. Everything below it is opened from its descriptor, one path
-component at a time, so that a link in it is an error and leads nowhere.
+The directory has one writer at a time. No link in it is followed, and no file is replaced. The path of the
+directory itself may be a symbolic link, which is resolved once. Paths below the directory are opened from its
+descriptor, one component at a time, so that a link is an error and leads nowhere.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RestoreTarget:
         if unexpected:
             more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
             raise RestoreError(
-                f"{self._name}: expected an empty directory, or one that this restore was interrupted in; "
+                f"{self._name}: expected an empty directory, or files of this restore after an interruption; "
                 f"found {min(unexpected)}{more}. Nothing was written. Restore into a new directory."
             )
         return existing

@@ -2,7 +2,7 @@
 
 A row's hash covers its fields and the hash of the row before. Fields without a value are left out. So a
 column that a later version adds, and that older rows lack, doesn't change their hashes. A chain can't show
-that its last rows are missing. The journal knows the chain's length, and shows it.
+that its last rows are missing. The journal knows the chain's length, and so shows such a loss.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LINK_TYPES: dict[str, pa.DataType] = {
 _LINKS = pa.schema([pa.field(name, kind) for name, kind in _LINK_TYPES.items()])
 
 _chains: FileMemory[dict[tuple[str, int], pa.Table]] = FileMemory(most=2)
-"""Links of rows: by the manifest list of a snapshot, then by store and number of the first row."""
+"""For each snapshot's manifest list, the links of rows by store and number of the first row."""
 
 _LAST = 2**63 - 1
 
@@ -107,7 +107,7 @@ def row_fault(row: Receipt) -> str:
 def check_chain(
     rows: Iterable[Receipt], known: Collection[ChainHead] = (), faults: Mapping[int, str] | None = None
 ) -> ChainHead:
-    """Check every row of one store, and that each follows the one before.
+    """Check every row of one store, and that each follows the row before it.
 
     :param rows: all rows of the store, superseded ones too, in any order.
     :param known: rows that the chain is known to have had.
@@ -139,9 +139,9 @@ def check_links_of(rows: Iterable[Receipt], known: Collection[ChainHead] = ()) -
 def check_links(
     table: Table, store_id: str, known: Collection[ChainHead] = (), *, whole: bool = False
 ) -> ChainHead:
-    """Check that each row of a store follows the one before, without hashing the rows' fields.
+    """Check that each row of a store follows the row before it, without hashing the rows' fields.
 
-    This is cheap: only three columns are read, of the oldest known row and later rows. If the check of these
+    This is cheap: it reads three columns of the oldest known row and of later rows. If the check of these
     rows fails, or if no row is known, all rows are checked. A caller that relies on a row must check its
     fields.
 
@@ -164,7 +164,7 @@ def check_links(
 
 
 def check_links_on(table: Table, store_id: str) -> ChainHead:
-    """Check the links for a commit, only from the last row on that this process has checked before."""
+    """Check the links before a commit: from the last row that this process has checked, or all links."""
     begin = _heads.get((str(table.metadata.table_uuid), store_id))
     if begin is not None and begin.sequence >= 0:
         # If the table was rolled back meanwhile, the whole chain is checked.

@@ -38,7 +38,7 @@ class Chosen:
     """The state that was chosen for a table.
 
     :param before: location of the metadata file that the catalog named before; None if it named none.
-    :param now: location of the metadata file that it names now, or would name.
+    :param now: location of the metadata file that the catalog names now, or in a dry run would name.
     :param others: names of the metadata files at the ends of other states.
     :param damaged: names of metadata files that can't be read.
     """
@@ -148,7 +148,7 @@ def choose(
     """Return a table's right state.
 
     :param tables: all readable metadata of the table.
-    :param worth: returns a state's number of known receipts, or of their files; None if it can't be read.
+    :param worth: returns how many known receipts or proven files a state has; None if it can't be read.
     :raises LakeUnavailableError: no state can be read.
     """
 

@@ -260,7 +260,7 @@ def proven_hashes(messages: PlacedTable, rows: Iterable[Receipt]) -> dict[str, s
 
 
 def is_relative(name: str) -> bool:
-    """Return whether a receipt names a file relative to the table's location."""
+    """Return whether a file's name in a receipt is relative to the table's location."""
     return "://" not in name and not name.startswith("/")
 
 

@@ -1,4 +1,4 @@
-"""Reading from the lake: a segment's bytes, whichever files have its rows now, and rows as a stream.
+"""Reading a segment's bytes from the files that have its rows now, and reading rows as a stream.
 
 Memory is limited, and only files and row groups that can have the wanted rows are read. PyIceberg's own batch
 reader reads all files of a scan at once and keeps all rows until they are taken.
@@ -172,7 +172,7 @@ def rows_of_file(
     :param filter_expression: condition as an Arrow expression.
     :param deciding: columns that the condition or the mask needs.
     :param columns: further wanted columns.
-    :param types: types of the columns, for columns that are newer than the file and have no value in it.
+    :param types: types of the columns. A column that is newer than the file has no values in the file.
     """
     count = ReadCount() if count is None else count
     with (

@@ -17,7 +17,7 @@ from storage_engine.lake.file.scan import LiveFile
 from storage_engine.model.proof.receipt import Receipt, SegmentIdentity, StoredFile
 
 BOUND_CHARACTERS = 64
-"""A bound has this many first characters of a longer text (``truncate(64)`` in the table's properties)."""
+"""Bounds shorten longer texts to this many characters (``truncate(64)`` in the table's properties)."""
 
 _NUMBERS = {
     name for name in IDENTITY_COLUMNS.names if not pa.types.is_string(IDENTITY_COLUMNS.field(name).type)
@@ -28,7 +28,7 @@ NO_SUCH_FILE = -1
 
 
 class Depth(IntEnum):
-    """Depth of a look, in the order of cost. Each depth includes all depths before it."""
+    """Depth of a receipt's check, in the order of cost. Each depth includes all depths before it."""
 
     METADATA = 0
     """The receipt's own row, and the table's entries of its files."""
@@ -150,12 +150,12 @@ Identity = tuple[tuple[str, int, bytes], ...]
 class Seen:
     """Data read for one receipt.
 
-    Each text is "" if there is no such fault, or if the data was not read.
+    A text is "" if its fault wasn't found, or if the data was not read.
 
-    :param row: the fault of the receipt's own row. If there is one, nothing else was read.
+    :param row: the fault of the receipt's own row. After such a fault nothing else was read.
     :param files: the files that its proof depends on.
     :param own: the table's entries of the data file that archiving wrote, even if other files prove it.
-    :param identity: the segment's values, which bounds in ``own`` must fit, as (column, field id, bytes).
+    :param identity: the segment's values, as (column, field id, bytes). The bounds in ``own`` must fit them.
     :param statistics: difference between ``own`` and the file's footer.
     :param rows_sha256: hash of the segment's bytes that the rows give; None if the rows were not read.
     :param undecoded: why the rows give no segment.
@@ -318,7 +318,7 @@ def _entry_faults(receipt: Receipt, seen: Seen) -> Iterable[Fault]:
 def _is_bound(bound: bytes, value: bytes, contains: bool) -> bool:
     """Return whether a bound is right for a column that has only ``value``. Bounds shorten long texts.
 
-    :param contains: whether the bound, as a lower or upper one, includes ``value``.
+    :param contains: whether a lower bound is at most ``value``, or an upper bound at least ``value``.
     """
     return bound == value or (contains and len(value.decode(errors="replace")) > BOUND_CHARACTERS)
 

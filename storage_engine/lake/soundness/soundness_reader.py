@@ -111,7 +111,7 @@ class Reader:
     def faulty(
         self, rows: Sequence[Receipt], faults: Mapping[int, str] | None = None
     ) -> dict[SegmentIdentity, Look]:
-        """Look at receipts at SIZES, and return the looks at unsound ones.
+        """Check receipts to the depth SIZES, and return a :class:`Look` for each unsound receipt.
 
         For most receipts a few comparisons show that they are sound. The others are looked at one by one.
 
@@ -156,7 +156,7 @@ class Reader:
         return _Expected(entry.record_count, entry.file_size_in_bytes, bounds[0], bounds[1])
 
     def look(self, receipt: Receipt, depth: Depth, chunk: Chunk | None = None) -> Look:
-        """Look at a receipt down to a depth, or only until its bytes turn out to be unproven.
+        """Check a receipt down to a depth. Stop once its bytes turn out to be unproven.
 
         Rows are read even if the table no longer lists the receipt's own files unchanged: the rows may be in
         other files by now.
@@ -184,7 +184,7 @@ class Reader:
         return is_displaced(receipt, self._list_files(receipt)[1])
 
     def file(self, stored: StoredFile, depth: Depth) -> SeenFile:
-        """Look at a file at SIZES or FILES, even if the table doesn't list it.
+        """Check a file to the depth SIZES or FILES, even if the table doesn't list the file.
 
         :raises LakeUnavailableError: the file exists and can't be read.
         """
@@ -350,7 +350,7 @@ def moved_receipts(lake: Lake, rows: Sequence[Receipt]) -> tuple[Receipt, ...]:
 def statistics_difference(table: Table, listed: DataFile) -> str:
     """Return the difference between the table's statistics of a data file and its footer; "" if they agree.
 
-    The writer of the manifest may choose which columns have statistics, and how much of a text a bound has.
+    The manifest's writer may leave out columns, and may shorten the bounds of texts. Neither is a difference.
 
     :raises Exception: any error of PyArrow for a file that is no Parquet file.
     """

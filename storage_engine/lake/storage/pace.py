@@ -112,7 +112,7 @@ class Pace:
 
 
 class _FollowedBroker:
-    """A broker that is asked once a minute, and the share of the limit at which archiving runs for it."""
+    """A broker that is asked once a minute. Its answers set the share of the limit that archiving uses."""
 
     def __init__(self, ask: Callable[[], float | None], now: float) -> None:
         self._ask = ask

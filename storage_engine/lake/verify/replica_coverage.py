@@ -86,8 +86,8 @@ def replica_receipts(
 ) -> dict[str, tuple[Receipt, ...]]:
     """Return other stores' receipts within given ranges of logs, by log, store and offset.
 
-    For each segment that another store has whole, in any lineage, one receipt is returned: only the bytes
-    count. The table is read once, and only those of its files whose bounds may include such a receipt.
+    One receipt is returned for each segment that another store has whole. Any lineage counts, because only
+    the bytes matter. The table is read once, without files whose bounds exclude such receipts.
 
     :param store_id: this store.
     :param logs: for each ``Receipt.log_id``, the first offset and the offset after the last.
@@ -139,8 +139,8 @@ def replica_spans(
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
     bytes were compared, or if its segment continues, without a gap, to compared bytes or to the store's own.
 
-    :param names: names and identities of the store's logs. The identity of other logs is found in the store's
-        own receipts and in compared receipts.
+    :param names: names and identities of the store's logs. A missing identity is looked up in the store's own
+        receipts and in compared receipts.
     :param lost: ranges that neither the disk nor the store's receipts have.
     :param compared: returns the compared receipts, and is called only if an identity isn't sure.
     """

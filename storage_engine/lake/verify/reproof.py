@@ -1,4 +1,4 @@
-"""Renewal of the proof of segments whose rows another engine has moved. It makes new receipts."""
+"""New receipts for segments whose rows another engine has moved. The moved rows are proven again."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def reprove(
     """Prove segments again from their present rows in the table, if these rows are no longer in the proven
     files.
 
-    A new receipt holds as long as the table has the files of these rows unchanged.
+    A new receipt is valid as long as the table has the files of these rows unchanged.
 
-    :param rows: receipts of one store that count.
+    :param rows: one store's receipts in force.
     :param advance: called with the number of segment bytes that were read since the last call.
-    :return: the new receipts. A segment gets no receipt if its rows no longer prove it, which ``verify``
-        reports, or if another process has proven it meanwhile.
+    :return: the new receipts. A segment gets no receipt if another process has proven it meanwhile, or if its
+        rows no longer prove it. ``verify`` reports such rows.
     :raises ReceiptError: the store's chain of receipts is broken; no receipt was added.
     :raises LakeUnavailableError: the lake can't be read or written.
     """

@@ -150,7 +150,7 @@ def look_at(
 ) -> SegmentLook:
     """Check one segment at FILES, BYTES or STORE.
 
-    :param known: the look at its metadata; None if that found no fault.
+    :param known: the :class:`Look` at the segment's metadata; None if it has no fault.
     :param local: the broker's file, which is compared at STORE.
     """
     earlier = () if known is None else known.faults
@@ -265,11 +265,11 @@ class StoreMetadata:
     """Facts about one store from the metadata.
 
     :param receipts: receipts of segments that have rows in the lake.
-    :param ended: receipts of expired segments, of which only the chain is checked.
+    :param ended: receipts of expired segments. Only their chain is checked.
     :param expiries: for each act that expired rows, by its SHA-256, a clause with the policy and the time.
-    :param looks: looks at unsound receipts, by metadata and sizes.
+    :param looks: a :class:`Look` for each unsound receipt, made from metadata and files' sizes.
     :param broken: receipts that prove nothing now, each with the reason.
-    :param reader: takes closer looks.
+    :param reader: reads more about a receipt, down to its rows.
     :param chained: whether the chain of receipts is whole.
     """
 
@@ -366,7 +366,7 @@ def _state(
 def _read_receipted(
     lake: Lake, table: Table, store_id: str, rows: Sequence[Receipt], entries: Sequence[LiveFile]
 ) -> frozenset[str]:
-    """Return data files that got their receipts from a running archive only after ``rows`` was read."""
+    """Return data files whose receipts are newer than ``rows``, after a short wait for running archives."""
     waiting = unreceipted_files(table, rows, entries)
     receipted: frozenset[str] = frozenset()
     until = time.monotonic() + _COMMIT_SECONDS
@@ -426,7 +426,7 @@ def verify(
 
     :param store_id: the store to check; None for every store that the lake knows.
     :param local: that store's ranges on disk, from :func:`local_spans`.
-    :param elsewhere: receipts of that store that hold in another lake, or whose segments expired there.
+    :param elsewhere: that store's receipts in other lakes. They prove segments, or say that these expired.
     :param released: ranges that were deleted according to the journal, by store.
     :param known: links that the chain is known to have had, by store.
     :param memory: has earlier checks, and records new ones.

@@ -43,7 +43,7 @@ class FenceWatch(Protocol):
 
     @property
     def directories(self) -> tuple[Path, ...]:
-        """Return the directories of the files that the last look checked. Look at once when one changes."""
+        """Return the directories of the files that the last look checked. A change there requires a look."""
 
     @property
     def last_look(self) -> WatchLook:
@@ -56,9 +56,7 @@ class FenceWatch(Protocol):
         """
 
     def silent(self) -> str:
-        """Return the process that is the store's watch but doesn't look. "" if there is no watch, or if it
-        looks.
-        """
+        """Return why the store's watch doesn't look; "" if it looks, or if there is no watch."""
 
     def look(self, now_ms: int) -> tuple[Drift, ...]:
         """Repair changes to what the hold needs, and return the findings and repairs.
@@ -86,14 +84,13 @@ class Beating(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The causes of a cleanup that hold now. Only the clock and the disks decide. No segment was read for
-    them.
+    """The present causes of a cleanup. Only the clock and the disks decide. No segment was read.
 
-    :param levels: every disk of the log, then the dependents' disk.
+    :param levels: levels of the log's disks, and last of the dependents' disk.
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
         None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None if not known.
-    :param next_window_ms: next time at which the hour is a cause: now if this hour is; None if no hour is.
+    :param next_window_ms: when the hour is next a cause: now if it is one already; None if no hour is one.
     :param known: False if the broker couldn't be asked (see ``notices``), so that the causes are unknown.
     """
 
@@ -109,9 +106,9 @@ class Watch:
 
 class PendingKind(StrEnum):
     DELAYED = "delayed"
-    """Waits in the queue of a delay level."""
+    """A message in the queue of a delay level."""
     TIMER = "timer"
-    """Waits in the timer wheel, or waits to enter it. A message that cancels another timer counts as well."""
+    """A message in the timer wheel, or on its way there. A message that cancels a timer counts as well."""
     HALF = "half"
     """A transaction that is neither committed nor rolled back."""
 
@@ -120,7 +117,7 @@ class PendingKind(StrEnum):
 class Pending:
     """Pending messages of one kind. Files that the broker has yet to update show too many, never too few.
 
-    :param count: messages that are still there; None if unknown, and then any segment may hold some.
+    :param count: messages whose segments exist; None if unknown. Then any segment may have such messages.
     :param first_offset: the smallest physical offset among these messages; None if there are no messages, or
         if it is unknown.
     :param first_due_ms: when the first message is due; None if unknown, or the messages have no due time.
@@ -161,7 +158,7 @@ class StorePositions:
 
 
 def positions_of(progress: BrokerProgress, checkpoint: Mapping[str, int]) -> StorePositions:
-    """Return the positions that a running broker reports. Its log ends where the committed bytes end."""
+    """Return the positions that a running broker reports. The log ends where the committed bytes end."""
     behind = progress.flush_behind_bytes
     end = progress.max_offset
     return StorePositions(
@@ -192,7 +189,7 @@ NO_HOLD: Final = HoldStatus(
 class UnheldSegments:
     """Segments that the broker's own rules delete by some moment once the store's hold has ended.
 
-    :param unknown: further ranges that the broker may delete, with unknown segments; each as a clause.
+    :param unknown: clauses on further ranges that the broker may delete, whose segments are unknown.
     """
 
     segments: tuple[Segment, ...]
@@ -219,7 +216,7 @@ class StoreHold:
         Called where the running broker deletes by its own rules (:meth:`Broker.cleanups`).
 
         :param proven: segments that a lake proves, with the state of the proven files.
-        :param margin_ms: how long before the broker would delete a segment the hold of the segment begins.
+        :param margin_ms: the hold of a segment begins this long before the broker would delete the segment.
         :return: ``due`` are segments that will be deleted within the margin and can't be held.
         :raises GateRefusedError: nothing can be held, for the named reason. Nothing was changed.
         """
@@ -318,8 +315,8 @@ class StoreConsumers:
     __slots__ = ()
 
     def pending(self, snapshot: StoreSnapshot) -> tuple[Pending, ...]:
-        """Return messages that the broker has accepted and still has to deliver, commit or roll back. Kinds
-        that can't be read are unknown.
+        """Return messages that the broker has accepted and still has to deliver, commit or roll back. A kind
+        that can't be read has no count, but an error.
         """
         return ()
 
@@ -328,9 +325,9 @@ class StoreConsumers:
     ) -> Unread:
         """Return the messages below these offsets that consumers haven't read, rows with most messages first.
 
-        :param new_min_offsets: by the name of the log; nothing of other logs is deleted.
+        :param new_min_offsets: for each log by name, the end of the deleted offsets. Other logs lose nothing.
         :param deleted: the broker has deleted these messages already, so that its queues may lack entries for
-            some of them. The result's error names whose entries are missing, and its rows count the rest.
+            some of them. The result's error names the groups affected, and its rows count the rest.
         :raises BadInputError: positions or queues can't be read.
         :raises StoreBusyError: files change while they are read.
         :raises BrokerError: a running broker can't be asked, and its files don't have the answer either.
@@ -358,9 +355,9 @@ class StoreCourse:
         return {}
 
     def deletes_at_ms(self, snapshot: StoreSnapshot, now_ms: int) -> Mapping[SegmentId, int | None]:
-        """Return when the broker's rules may delete each sealed segment because of its age, from now on.
-        Older segments of its log are assumed deleted by then. The time is None if age never permits the
-        deletion. A segment is missing from the result if the time is unknown.
+        """Return when the broker's rules may delete each sealed segment because of its age. No time is
+        before ``now_ms``. Older segments of its log are assumed deleted by then. The time is None if age
+        never permits the deletion. A segment is missing from the result if the time is unknown.
         """
         return {}
 
@@ -391,8 +388,8 @@ class StoreCourse:
 
 
 class StoreCauses(ABC):
-    """Causes for a cleanup. Deletes nothing: a plan has its own causes. For a store without this part a cause
-    always holds: expired segments may be deleted at any time.
+    """Causes for a cleanup. They delete nothing: a plan has its own causes. A store without this part always
+    has a cause: expired segments may be deleted at any time.
     """
 
     __slots__ = ()
@@ -401,11 +398,11 @@ class StoreCauses(ABC):
     def triggers(
         self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest
     ) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-        """Return the causes that hold now, and notices for a person."""
+        """Return the present causes, and notices for a person."""
 
     @abstractmethod
     def watch(self, now_ms: int) -> Watch:
-        """Return the causes that hold now. Only the clock and the disks decide. Reads no segment."""
+        """Return the present causes. Only the clock and the disks decide. No segment is read."""
 
 
 ALWAYS: Final = Trigger(Cause.TIME_UP, Urgency.ORDINARY, "expired segments are deleted at any time")
@@ -447,7 +444,7 @@ class StoreProcess:
         return False
 
     def running_pid(self) -> int | None:
-        """The running broker's process, which maps the store's files. None if no broker runs on this host."""
+        """The id of the broker's process, which maps the files. None if no broker runs on this host."""
         return None
 
     def progress(self, now_ms: int) -> BrokerProgress | None:
@@ -503,9 +500,10 @@ class StoreDependents(ABC):
 
     @abstractmethod
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
-        """The files that point only below these offsets, by the broker's own rule.
+        """Return the files that point only below these offsets, by the broker's own rule.
 
-        :param min_offsets: by the name of the log. Files that point into other logs are kept.
+        :param min_offsets: a log's new first offset, by the log's name. Files that point into other logs are
+            kept.
         """
 
     @property
@@ -587,11 +585,11 @@ FORMER_MEMBERS: Final = former_members(
 
 
 def refuse_former_members(package: object, former: Mapping[str, str]) -> None:
-    """Make sure that a package defines no former member: the engine would never call it.
+    """Make sure that a package defines no member by a former name: the engine would never call the member.
 
     :param package: a class or an object of the package.
-    :param former: the present name of each former member.
-    :raises TypeError: the package defines a former member.
+    :param former: members' present names, by former name.
+    :raises TypeError: the package defines a member by a former name.
     """
     for cls in package.__mro__ if isinstance(package, type) else (package, *type(package).__mro__):
         members = getattr(cls, "__dict__", {})
@@ -778,7 +776,7 @@ class BrokerStore(Contract):
         """Delete exactly these segments, the oldest of their logs, and their companions. Durable on return.
 
         Called while the store is locked or held. Safe to repeat with the remaining segments after a kill. A
-        segment's own file is durably deleted before its companions. The engine removes the companions left.
+        segment's own file is durably deleted before its companions. The engine removes remaining companions.
 
         :param segments: the first segments of each log, oldest first, as in the snapshot of this lock.
         :param meanwhile: called now and then during a wait for a broker.
@@ -805,7 +803,7 @@ def course_of(store: BrokerStore) -> StoreCourse:
 
 
 def watch_of(store: BrokerStore, now_ms: int) -> Watch:
-    """Return the causes that hold for a store. Only the clock and the disks decide."""
+    """Return a store's present causes of a cleanup. Only the clock and the disks decide."""
     if store.causes is not None:
         return store.causes.watch(now_ms)
     levels = store.snapshot(now_ms).disks

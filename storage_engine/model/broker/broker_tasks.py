@@ -13,7 +13,7 @@ from storage_engine.model.store import FileFacts, SegmentId
 class LeftFile:
     """A file that a broker was about to remove.
 
-    :param segment: the segment that the file belonged to; None if all of the file also exists elsewhere.
+    :param segment: the segment that the file belonged to; None if the whole content also exists elsewhere.
     :param companion: the file's name while it was in use; "" if it is the segment's own file.
     """
 

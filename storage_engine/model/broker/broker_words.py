@@ -38,6 +38,6 @@ class Aside(Enum):
     """Places where deleted files of a store can be kept for a while."""
 
     IN_STORE = auto()
-    """Our directory in the store, tolerated by its broker: for deleted files and second names of segments."""
+    """Our directory in the store, for deleted files and second names of segments. The broker tolerates it."""
     OUTSIDE = auto()
-    """In directories that a person names, only for stores that we delete from ourselves."""
+    """Directories that a person names. They are only for stores from which we delete ourselves."""

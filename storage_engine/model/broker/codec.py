@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LoadBytes = Callable[[int, int], None]
-"""Makes a segment's bytes readable from one position to another. Earlier ones become unreadable."""
+"""Makes a segment's bytes readable from one position to another. Earlier bytes become unreadable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Columns:
         None if no column has it.
     :param streams: columns that name a message's stream, such as topic and queue. Bytes are counted for each
         value of the first column.
-    :param bounds: columns by which people select. Files and the table's manifests have their minima, maxima.
+    :param bounds: columns by which people select. Their minima and maxima are in files and in manifests.
     :param file_bounds: columns whose minima and maxima only the files have.
     :param dictionary: columns that may have few distinct values; nested columns as Parquet paths.
     :param delta: columns of numbers that grow slowly.
@@ -54,16 +54,16 @@ class Columns:
     :param key_lists: columns of texts that have several keys, with blanks between them.
     :param topic_id_of: returns the topic's id in a log's identity (``Receipt.log_id``); None without ids.
     :param offset: the column with a message's offset in its stream; None if there is no such column.
-    :param steps: returns for each row by how much the message advances its stream's offset. 0 if the message
-        is in no stream, null if unknown. The function itself is None if it is unknown for every row.
+    :param steps: returns for each row by how much the message advances its stream's offset: 0 if the message
+        is in no stream, null if unknown. If unknown for every row, None instead of a function.
     :param step_columns: the columns that ``steps`` reads.
-    :param log_offsets: columns with a row's offset in the log: the first one that isn't null has it. Empty:
-        the position is the offset.
+    :param log_offsets: columns with a row's offset in the log. The first value that isn't null counts. If
+        empty, the position is the offset.
     :param producer: the column with the address of the message's sender; None if the broker doesn't store it.
-    :param views: columns to fill for readers of messages. Each is named with another column and a function,
-        which computes the missing values from that other column.
+    :param views: columns to fill for readers of messages. Each has a source column, and a function that
+        computes missing values from the source column.
     :param comments: each column's meaning, for people who query the table in another engine.
-    :param not_of_raw: encoded columns that aren't needed for a row that has its bytes as ``raw``.
+    :param not_of_raw: encoded columns that a row with its bytes in ``raw`` doesn't need.
     :param filler: the stream of the filler that replaces missing messages in a restore. No broker serves it.
     """
 
@@ -94,7 +94,7 @@ class SegmentCodec(Protocol):
     """Turns a segment's bytes into rows and back.
 
     Rows cover the segment without gap or overlap. Each row has its position, ``physical_offset``, and its
-    ``size``. It re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is
+    ``size``. A row re-encodes to exactly the bytes [physical_offset, physical_offset + size). ``kind`` is
     ``message``, ``undecodable`` for bytes that are no valid frame, or a word of the broker's own.
 
     Positions count bytes. Offsets count what the broker counts: bytes or records. Where a log's offsets count

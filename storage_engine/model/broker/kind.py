@@ -153,7 +153,7 @@ class RunningKind(ABC):
 
 
 class Inspecting(ABC):
-    """The parts of a store's description for a person that go beyond logs, segments and disks."""
+    """Descriptions of a store for a person, beyond its logs, segments and disks."""
 
     @abstractmethod
     def inspect(
@@ -179,7 +179,7 @@ class Inspecting(ABC):
         :param memory: a journal's memory of a hold; None if no journal was named.
         :raises StoreNotFoundError: there is no such store.
         :raises BadInputError: settings given in addition to the broker's own are wrong.
-        :raises BrokerError: by the settings the store's broker runs, but it can't be asked.
+        :raises BrokerError: the settings say that the store's broker runs, but it can't be asked.
         """
         return BrokerDiagnosis()
 
@@ -219,7 +219,7 @@ class ReceiptRules:
     """Rules that say when a receipt also proves other files. By default: only files with the same bytes."""
 
     def continues(self, left: Receipt, right: Receipt) -> bool:
-        """Return whether a segment that one replica archived continues one that another archived.
+        """Return whether the segment of ``right`` continues that of ``left``, which another replica archived.
 
         Only a kind whose replicas share a log's identity has to implement this.
 
@@ -238,7 +238,7 @@ class ReceiptRules:
         return archived == found
 
     def drops_companion(self, name: str) -> bool:
-        """Return whether the broker itself removes such a companion file of a kept segment. Default: no."""
+        """Return whether the broker itself may remove this companion file of a kept segment. Default: no."""
         return False
 
 
@@ -247,13 +247,13 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """Names of the kind's settings that the engine uses, to check typed names. None: any is right."""
+        """Names of the kind's settings that the engine uses, to check typed names. None if any is right."""
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """The kind's names of the settings that say how long segments are kept. None if these names are
-        unknown. Empty if only a store's own files have such settings, so that a person can't give them.
+        """Names of the kind's settings that decide how long segments are kept. None if they are unknown.
+        Empty if a person can't give such settings, because only a store's own files have them.
         """
         return None
 
@@ -263,7 +263,7 @@ class Places(ABC):
 
     @abstractmethod
     def store_around(self, path: Path) -> Path | None:
-        """Return the root of the store that ``path`` is or is inside of. None if there is no such store.
+        """Return the root of the store that has ``path`` or is ``path``. None if there is no such store.
 
         ``path`` itself need not exist: the existing files around it decide.
         """
@@ -333,7 +333,7 @@ FORMER_MEMBERS: Final = former_members(
 
 
 class Broker(Contract):
-    """A kind of broker. A part that only some kinds have is an object of its own. None if this kind lacks it.
+    """A kind of broker. A part that only some kinds have is an object of its own, or None.
 
     :cvar name: in connections, receipts, lakes and journals; never changes.
     :cvar words: words on this kind and its stores in texts that the engine writes.
@@ -346,8 +346,8 @@ class Broker(Contract):
     :cvar engine: the engine that writes stores in place of a broker; None if only the broker writes them.
     :cvar inspection: parts of a store's description beyond logs, segments and disks; None if there are none.
     :cvar running: questions to its running brokers; None if its stores are managed only while stopped.
-    :cvar is_default: stores and lakes that name no broker are of this kind, as all once were. Only a broker
-        of this package may be the default.
+    :cvar is_default: stores and lakes that name no broker are of this kind, once the only kind. Only a
+        broker of this package may be the default.
     """
 
     _former = FORMER_MEMBERS
@@ -383,7 +383,7 @@ class Broker(Contract):
         """
         if serving:
             raise BadInputError(
-                f"{serving[0]}: expected no store that is to serve the segments, since any broker of "
+                f"{serving[0]}: expected that no broker's store is named, because any broker of "
                 f"{self.words.title} serves restored segments. Nothing was written. Leave the store out."
             )
         return None
@@ -412,7 +412,7 @@ class Broker(Contract):
         :param memory: the remembered state of a hold beside a running broker; None if there is none.
         :raises BadInputError: the broker would not work with these settings.
         :raises StoreNotFoundError: a directory of the store is missing.
-        :raises BrokerError: by the settings the store's broker runs, but it can't be asked.
+        :raises BrokerError: the settings say that the store's broker runs, but it can't be asked.
         """
 
     @abstractmethod
@@ -482,7 +482,7 @@ Place = Callable[["pa.Table"], "pa.Table"]
 class LagRequest:
     """Data that lag is measured against.
 
-    :param plan_segments: the segments that a plan deletes; empty without a plan. No other log is at risk.
+    :param plan_segments: the segments that a plan deletes; empty without a plan. Only their logs are at risk.
     :param now_ms: the present time, in milliseconds since the epoch.
     """
 
@@ -532,7 +532,7 @@ class LagJob(Protocol):
 
     @property
     def newest(self) -> FileFacts | None:
-        """A file that each process that measures lag has to see. None if the store has no such file."""
+        """A file of the store that a process must see to measure lag. None if the store has no such file."""
 
     @property
     def place(self) -> Place: ...

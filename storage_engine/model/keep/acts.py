@@ -42,7 +42,7 @@ class ActKind(StrEnum):
 
 
 YES, NO = "yes", "no"
-"""Values of an ``archive``. Persisted."""
+"""Values of an ``archive``: whether messages enter the lake. Persisted."""
 
 DECIDING = frozenset({ActKind.KEEP, ActKind.HOLD, ActKind.LIFT, ActKind.ARCHIVE})
 """Kinds of acts that begin a new policy."""
@@ -123,7 +123,7 @@ _LATER_FIELDS = ("policy", "segments", "files", "expiry", "thinned", "archive", 
 class Act:
     """One decision, as a file of the lake records it.
 
-    :param number: of the act in its chain, from 0.
+    :param number: number of the act in its chain, from 0.
     :param previous: SHA-256 of the act before it; "" for the first act.
     :param lake_id: id of the lake that recorded the act. A copy of a lake has the acts of its original.
     :param host: the person's machine.
@@ -239,7 +239,7 @@ def not_archived_text(rule: ArchiveRule) -> str:
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return the act that records a rule for a scope beside all others. None if it is in force already.
+    """Return the act that records all rules, with a new one for a scope. None if the same rule is in force.
 
     :param keep: a value of ``KeepRule.keep``; None to leave the scope without a rule of its own.
     """

@@ -1,7 +1,7 @@
 """Segments that leave a lake now, and a forecast by day. Pure. Anything unknown keeps a segment. A segment
 leaves once all of its streams are past their retention and its store no longer has it. If only some
-streams are past, the segment is thinned once they have enough of its bytes, or one has been past for long
-enough.
+streams are past, the segment is thinned once they have enough of its bytes, or one of these streams has been
+past for long enough.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class StoreContent:
     :param is_gone: a person says that the store no longer exists.
     :param planned_at_ms: when that plan was made.
     :param logs: the plan's logs, each with the ranges of offsets that its segments cover.
-    :param remembered: logs that its journal remembers. It forgets logs that were deleted as intended. None:
-        its journal doesn't remember logs.
+    :param remembered: logs that its journal remembers. The journal forgets logs that were deleted as
+        intended. None if the journal doesn't remember logs.
     """
 
     unknown: str = ""
@@ -151,8 +151,8 @@ def judge_segments(
 
     :param segments: all segments of which the lake has rows, by valid receipts.
     :param stores: the present content of each store. The segments of a missing store are kept.
-    :param policies: all policies that the lake has had. The last one is in force, and also
-        has holds of other lakes.
+    :param policies: all policies that the lake has had. The last policy is in force. It also has
+        the holds of other lakes.
     :param now_ms: the time on the lake's clock.
     :param fault: why no segment at all may leave the lake.
     :param elsewhere: for each other lake of the stores, all policies that it has had.

@@ -182,7 +182,7 @@ def rule_for(rules: Iterable[KeepRule], stream: Stream) -> KeepRule | None:
 
 
 def archive_rule_for(rules: Iterable[ArchiveRule], stream: Stream) -> ArchiveRule | None:
-    """Return the most specific rule that applies to a stream; of equal ones, one that archives.
+    """Return the most specific rule that applies to a stream. Of equal rules, return one that archives.
 
     A rule that archives applies by each name that the store ever had, so that it outlasts a renaming. None if
     no rule applies, so that the stream is archived.

@@ -328,7 +328,7 @@ def test_a_hole_that_another_store_may_fill_names_it(archived: tuple[Receipt, ..
     first, middle, last = (replace(row, log_id="named:c/b") for row in archived[:3])
     # An older version's receipt has no identity of its log.
     for before in (first, archived[0]):
-        with pytest.raises(RestoreError, match="restore them by --store-id store-2"):
+        with pytest.raises(RestoreError, match="restore the bytes by --store-id store-2"):
             choose((before, last), Span(), "store-1", "x", [replace(middle, store_id="store-2")])
     other = replace(middle, store_id="store-2", log_id="named:c/d")
     with pytest.raises(RestoreError) as refused:
