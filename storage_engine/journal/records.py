@@ -65,7 +65,7 @@ class StoreRecord:
 
     :param host: the machine on which the store was first seen; None if not known.
     :param name: the name by which it is managed; None if no name is recorded yet.
-    :param log_lineages: lineages of the logs that have their own, by the log's name.
+    :param log_lineages: lineages of single logs, by the log's name. All other logs have the store's lineage.
     """
 
     store_id: str
@@ -176,7 +176,7 @@ class RecordedRule:
     """A rule that keeps messages of a store out of its lakes.
 
     :param rule: SHA-256 of the act that records the rule in a lake.
-    :param clock: clock reading at ``at_ms`` of the machine that recorded the rule; None if it has none.
+    :param clock: the recording machine's clock reading at ``at_ms``; None without such a reading.
     """
 
     store_id: str

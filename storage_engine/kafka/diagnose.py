@@ -242,7 +242,7 @@ def diagnose(
 ) -> BrokerDiagnosis:
     """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`.
 
-    :param look: reads the node, for example beside its running cluster.
+    :param look: reads the node: only its files, or also the answers of its running cluster.
     """
     try:
         node = look(Path(settings.root))

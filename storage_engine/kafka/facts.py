@@ -53,7 +53,8 @@ class _Facts:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Read the facts about all logs of a node, except Kafka's own logs.
 
-    Offsets after a segment's last record are missing, unless the cleaner may have removed them.
+    Offsets between a segment's last record and the next segment count as missing, unless the cleaner may have
+    removed their records.
 
     :raises StoreNotFoundError: a directory is missing, or is no log directory of Kafka.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.

@@ -1,8 +1,8 @@
-"""The files that make restored segments a log directory that a node can serve after its next start.
+"""The files that turn restored segments into a log directory, which a node can serve after its next start.
 
 The directory gets no marker of a clean stop, no recovery point and no index. So the broker that opens it
 checks each batch, and creates indexes and the state of producers again, as after a crash. The broker removes
-the first segment's snapshot, because it knows no producer below the log's start
+the first segment's snapshot, because the log has no record below its start
 (ProducerStateManager#truncateAndReload).
 
 A restored log doesn't end between a transaction's records and its marker. A transaction without its marker

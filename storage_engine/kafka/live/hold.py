@@ -144,7 +144,7 @@ def cluster_of(seen: SeenNode) -> str:
 
 
 def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
-    """Return the state with the time of this look, and for how long raised settings keep records."""
+    """Return the state, with the time of this look and the time for which raised settings keep records."""
     holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
@@ -169,7 +169,7 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return the status of a hold, from the settings at the look and those that were set after the look.
+    """Return the status of a hold. Settings that were raised after the look count with their new values.
 
     Each log is judged separately. The store plans no deletion from logs that aren't held.
 

@@ -92,7 +92,7 @@ class LiveKafkaStore(KafkaStore):
         return TopicsHold(self.node)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot. Files tell which segments are sealed; leaders tell how far they are copied.
+        """Return the snapshot. Files tell which segments are sealed; leaders tell their high watermarks.
 
         :raises BrokerError: the cluster doesn't answer.
         :raises NotOnBrokerError: the directories belong to another cluster.
