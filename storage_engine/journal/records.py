@@ -157,7 +157,7 @@ class ReportRow:
     :param report: the report's JSON; None if an earlier run's report counts for this run, too.
     :param unchanged_since: key of that earlier run; None if this run has its own report.
     :param validation: the validation's verdict; "" where the run had none.
-    :param lost_ranges: number of lost ranges by its validation, without losses that a person has accepted.
+    :param lost_ranges: number of lost ranges that the validation found, without accepted losses.
     """
 
     version: int

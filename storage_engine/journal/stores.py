@@ -324,7 +324,7 @@ class JournalStores(HasDatabase):
         return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``. Run it again if another process has added the same row: now it finds that row."""
+        """Run ``work``. If another process adds the same row, run it again: ``work`` then finds the row."""
         try:
             return self._database.write(work)
         except JournalConflictError:

@@ -95,7 +95,7 @@ def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> Directo
 
 
 def came_bytes(log: PartitionLog, at_ms: int) -> int:
-    """Estimate the bytes written to a log within the last day, from the times of its segments' last writes.
+    """Estimate the bytes written to a log within the last day, by the times of its segments' last writes.
 
     A segment was begun when the segment before it was closed. If only a part of the time between begin and
     close lies within the day, the same part of the segment's bytes counts.

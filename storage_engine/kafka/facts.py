@@ -89,7 +89,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 
 
 def _lasting_absences(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the logs that are still missing after a while, because a running broker may be creating them."""
+    """Return the logs that stay missing for a while. A running broker may be creating the others."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break
@@ -153,7 +153,7 @@ def _segment_facts(
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
 ) -> _Facts:
-    """Return the facts about a segment that can't be read, from its file's name and size."""
+    """Return the facts about an unreadable segment: only what its file's name and size tell."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
     reason = f"{error.strerror or error}: {error.filename or files.log.path}"

@@ -59,7 +59,7 @@ class Consumers:
 
     @property
     def table(self) -> pa.Table:
-        """Return a row for each group and partition that it reads, by topic, partition and group."""
+        """Return a row for each group in each partition that it reads, by topic, partition and group."""
         order = sorted(self.committed.items(), key=lambda item: (item[0][1], item[0][2], item[0][0]))
         rows = [
             {"topic": topic, "queue_id": number, "group": group, "committed_offset": offset}
@@ -141,7 +141,7 @@ class SegmentOfLag:
     """A segment that groups read.
 
     :param going: the plan deletes the segment. Lag is computed for this plan.
-    :param time_to_loss_ms: time until its age alone allows its deletion; None if never, or if not known.
+    :param time_to_loss_ms: time until the segment's age allows its deletion; None if never, or if not known.
     """
 
     base_offset: int

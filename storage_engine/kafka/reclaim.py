@@ -179,7 +179,7 @@ _ONLY_AGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The facts that decide about deletions in addition to the rules of retention.
+    """The facts besides the rules of retention that decide about deletions.
 
     :param stopped: the state of the stopped node as its own files show it, or the reason to keep all of its
         logs.

@@ -51,7 +51,7 @@ def log_files(log: str) -> tuple[str, ...]:
 
 
 def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
-    """Return the restored files other than segments and their companions: contents by path in the directory.
+    """Return the contents of restored files, except segments and their companions, by path in the directory.
 
     :param receipts: receipts of whole logs that :func:`check_served` has accepted.
     """
@@ -96,7 +96,7 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
 
 
 def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of a log that begins with the first of these segments, oldest first.
+    """Return the epochs, oldest first, of a log that begins with the first of these segments.
 
     :param rows: receipts of one log, in order and without a hole.
     :raises RestoreError: a receipt has no epochs, or receipts contradict each other.

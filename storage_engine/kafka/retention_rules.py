@@ -1,4 +1,4 @@
-"""Kafka's retention: the segments that it deletes, and the reason why it stops at the next one. Pure.
+"""Kafka's retention: the segments that it deletes, and the reason to keep the next segment. Pure.
 
 A pass applies three rules in order. Each rule goes from the oldest segment to the first segment that it
 doesn't delete.

@@ -29,7 +29,7 @@ from storage_engine.journal.tables.schema import (
 
 @dataclass(frozen=True, slots=True)
 class DiskLevel:
-    """The level of a disk at a store's last look, and its free bytes at an earlier look.
+    """The level of a disk at the last look at the store, and its free bytes at an earlier look.
 
     :param used_percent: the level; None if not known, and ``error`` says why.
     :param earlier_usable_bytes: free bytes at ``earlier_ms``, the first look within the last day; None if not

@@ -254,7 +254,7 @@ def _group_plans(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision])
 def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str, Any] | None:
     """Return the change from ``before`` to ``now``; None if more than :data:`CHANGES_AT_MOST` items differ.
 
-    :return: the number of items skipped at the start, the new number of items, and the items that differ.
+    :return: the number of first items of ``before`` to skip, the number of items now, and items that differ.
     """
     skip = next((i for i, item in enumerate(before) if now and item.segment.id == now[0].segment.id), 0)
     old = before[skip : skip + len(now)]

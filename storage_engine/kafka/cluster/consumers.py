@@ -1,4 +1,4 @@
-"""Consumer groups of a running cluster and how far each has read, from the groups' coordinators."""
+"""Consumer groups of a running cluster, and how far each has read. Groups' coordinators are asked."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def _zstd_library() -> ctypes.CDLL | None:
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
-    """Decompress a payload: a single plain member, as clients write it, by isal; all others as Java does."""
+    """Decompress a payload as Java does. For the single plain member that clients write, isal is used."""
     if len(data) < 4 or data[3]:
         return expand_members(data, out)
     stream = isal_zlib.decompressobj(wbits=31)

@@ -35,7 +35,7 @@ class BatchKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchChunk:
-    """Consecutive ranges of a segment, which cover it without gaps.
+    """Consecutive ranges of a segment, without gaps between them.
 
     :param positions: position in the segment of each range's first byte.
     :param kinds: a BatchKind for each range.

@@ -68,7 +68,7 @@ STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncommittedTransactions:
-    """The transactions of a log that did not commit, by producer and first offset. Picklable.
+    """A log's transactions that did not commit, by producer and first offset. Picklable.
 
     :param last_offsets: offset of each ABORT marker; for an open transaction the largest 64-bit number.
     :param written_ms: time of an open transaction's newest record, in ms since the epoch; -1 if not known.

@@ -33,7 +33,7 @@ class DirectoryState(StrEnum):
     FUTURE = "future"
     """Unfinished copy of a log that is in another log directory of the node."""
     STRAY = "stray"
-    """Directory that a broker set aside at its start: the cluster has no such topic, or one with another id."""
+    """Directory that a broker set aside at its start: the cluster has no such topic, or its id differs."""
 
 
 class FileKind(StrEnum):

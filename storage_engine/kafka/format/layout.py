@@ -182,7 +182,7 @@ class LogDirectory:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the marker of a clean stop is missing. The metadata's log alone needs no marker."""
+        """Return whether the marker of a clean stop is missing. Without topics' logs, no marker is needed."""
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
@@ -406,7 +406,7 @@ def _read_small(path: Path, read: Callable[[Path], Content], faults: list[str]) 
 
 
 _READINGS = 20
-"""Number of attempts to read a log or a node while files vanish. A broker deletes less often meanwhile."""
+"""Number of attempts to read a log or a node while its files vanish. No broker deletes files as often."""
 
 
 def read_again(
@@ -415,7 +415,7 @@ def read_again(
     """Call ``read`` with a log. If one of its files has vanished, list the log again and repeat.
 
     :return: the log as it was read, and the result of ``read``; None if its directory was removed.
-    :raises FileNotFoundError: files of it vanish each time.
+    :raises FileNotFoundError: files of the log vanish at each attempt.
     """
     for _ in range(_READINGS):
         try:

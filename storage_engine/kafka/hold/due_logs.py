@@ -52,7 +52,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that are deleted within ``times`` margins. ``span_ms / 2`` limits a margin."""
+        """Return segments that are deleted within ``times`` margins. A margin is at most ``span_ms / 2``."""
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
         return self._due_segments(until_ms)
 
@@ -91,7 +91,7 @@ def due_logs(
     """Return the unproven segments of each log, with the time at which the settings before the hold would
     delete them.
 
-    :param proven: the proven segments and their files. Another topic of the same name has other files.
+    :param proven: the proven segments and their files. A segment in another file counts as unproven.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
     changed = {held.topic for hold in (state, *others) for held in hold.settings}

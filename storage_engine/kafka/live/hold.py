@@ -292,7 +292,7 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
 _TIMES = 1.25
 """A topic stays held while records are due within this many margins, so that settings don't oscillate."""
 LOOKS = 3
-"""Number of attempts to read a node while its files vanish, or while other stores change its settings."""
+"""Number of attempts to read a node while its files vanish, or while other stores change settings."""
 NOT_HELD = "no topic is held: no unarchived segment will be deleted soon"
 
 

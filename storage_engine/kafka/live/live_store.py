@@ -69,7 +69,7 @@ class TopicsHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LockedTopics(LockedStore):
-    """A node whose hold is in effect. The logs' leaders delete the segments below the log starts."""
+    """A node whose hold is in effect. Segments below their leaders' log starts count as deleted."""
 
     node: LiveNode = field(kw_only=True)
 

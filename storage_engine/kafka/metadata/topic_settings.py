@@ -1,4 +1,4 @@
-"""Retention of each topic's segments from a node's files, or the reason why it is unknown."""
+"""Retention of each topic's segments, as a node's files tell it, or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def read_topic_settings(node: Node) -> TopicSettings:
 
 
 def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
-    """Yield the logs of a node that no other node has, by its running cluster or its own metadata."""
+    """Yield a node's logs that no other node has: so says the running cluster or the node's metadata."""
     live = {} if node.live is None else node.live.partitions
     for _, log in node.logs:
         topic_id = metadata.topic_ids.get(log.name.topic)

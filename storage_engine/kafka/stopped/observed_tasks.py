@@ -425,7 +425,7 @@ def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 def stopped_tasks(
     node: Node, topics: TopicSettings, now_ms: int, stopped: StoppedNode | Fault
 ) -> tuple[BrokerTask, ...]:
-    """Return the state of each task when the node's broker stopped, and the files that the broker left.
+    """Return the state in which a stopped broker left each task, and the files that it left to be removed.
 
     :param node: the node with those log directories that are to be read.
     :param stopped: the state of all of its directories, or why no file may be deleted.

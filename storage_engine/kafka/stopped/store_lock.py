@@ -70,7 +70,7 @@ class LockedDirectories(LockedStore):
 def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
     """Keep every broker and every other run away from log directories until the block ends.
 
-    If another of our runs has a lock, wait for it.
+    If another of our runs has such a lock, wait for that run.
 
     :raises StoreNotFoundError: a directory is missing; it isn't made.
     :raises StoreBusyError: a broker runs, another process has files of a directory open, or a lock file can't
