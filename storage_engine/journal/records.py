@@ -65,7 +65,7 @@ class StoreRecord:
 
     :param host: the machine on which the store was first seen; None if not known.
     :param name: the name by which it is managed; None if no name is recorded yet.
-    :param log_lineages: lineages of the logs that have their own, by the log's name.
+    :param log_lineages: lineages of single logs, by the log's name. All other logs have the store's lineage.
     """
 
     store_id: str
@@ -157,7 +157,7 @@ class ReportRow:
     :param report: the report's JSON; None if an earlier run's report counts for this run, too.
     :param unchanged_since: key of that earlier run; None if this run has its own report.
     :param validation: the validation's verdict; "" where the run had none.
-    :param lost_ranges: number of lost ranges by its validation, without losses that a person has accepted.
+    :param lost_ranges: number of lost ranges that the validation found, without accepted losses.
     """
 
     version: int
@@ -176,7 +176,7 @@ class RecordedRule:
     """A rule that keeps messages of a store out of its lakes.
 
     :param rule: SHA-256 of the act that records the rule in a lake.
-    :param clock: clock reading at ``at_ms`` of the machine that recorded the rule; None if it has none.
+    :param clock: the recording machine's clock reading at ``at_ms``; None without such a reading.
     """
 
     store_id: str

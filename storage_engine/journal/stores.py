@@ -1,7 +1,7 @@
 """The stores that a journal knows: their identities, places, names, lineages and rules.
 
-The tables of archive rules, and of each lake's newest act, are made with their first row. So older releases
-can use a journal without such rows.
+The table of archive rules and the table of lakes' newest acts are made when a first row is written. So
+older releases can use a journal without such rows.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _OF_AIRFLOW = "A store of Airflow is named by --conn-id."
 def moved_error(place: str, store_id: str, known_at: str, name: str) -> StoreIdentityError:
     """Return the error for a stamped store that is found at another place than recorded.
 
-    :param known_at: the recorded place and its source, as the end of "expected the store where".
+    :param known_at: the recorded place and its source, as a clause that follows "where".
     :param name: the name that the store gets here.
     """
     return StoreIdentityError(
-        f"{place}: expected the store where {known_at}, found store {store_id} here: it was moved, or "
-        "is a copy. Nothing was changed. If it was moved, run ",
+        f"{place}: expected store {store_id} where {known_at}, found it here: it was moved, or is a copy. "
+        "Nothing was changed. If it was moved, run ",
         move_command(name),
         " on it; if it is a copy, ",
         Command("stamp --new"),
@@ -65,21 +65,21 @@ def named_anew(place: str, store_id: str, known_at: str, name: str) -> StoreIden
     The parameters are as for :func:`moved_error`.
     """
     return StoreIdentityError(
-        f"{place}: expected the store where {known_at}, found that this file names the same directories as "
-        f"store {store_id}. Nothing was changed. If this file replaces the other one, run ",
+        f"{place}: expected store {store_id} where {known_at}, found that this file names the store's "
+        "directories, too. Nothing was changed. If this file replaces the other one, run ",
         move_command(name),
         f" on it; otherwise name the store by the other file. {_OF_AIRFLOW}",
     )
 
 
 def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdentityError:
-    """Return the error for making a new store of directories that are a known store itself, not a copy.
+    """Return the error for a new store in directories that already are a known store, and no copy of it.
 
     The parameters are as for :func:`moved_error`.
     """
     return StoreIdentityError(
-        f"{place}: expected a copy of a store, found the directories of store {store_id} itself, which was "
-        f"stamped at {stamped_at}: the same files would be two stores. Nothing was changed. Run ",
+        f"{place}: expected a copy of a store, found the original directories of store {store_id}, stamped "
+        f"at {stamped_at}: the same files would be two stores. Nothing was changed. Run ",
         move_command(name),
         f" on it. {_OF_AIRFLOW}",
     )
@@ -88,8 +88,8 @@ def no_copy(place: str, store_id: str, stamped_at: str, name: str) -> StoreIdent
 def renamed_error(place: str, known: str | None, name: str) -> StoreIdentityError:
     """Return the error for a known store that is given another name than the recorded one."""
     return StoreIdentityError(
-        f"{place}: expected store {known!r}, as the journal calls the store at this place, found it under "
-        f"the name {name!r}. Nothing was changed. If it was renamed, run ",
+        f"{place}: expected the name that the store has in the journal, {known!r}, found the name {name!r}. "
+        "Nothing was changed. If the store was renamed, run ",
         move_command(name),
         " on it, with --conn-id if it is a store of Airflow; otherwise use its present name.",
     )
@@ -152,13 +152,13 @@ T = TypeVar("T")
 
 
 def _store_at(connection: Connection, real_path: str, host: str | None = ANY_HOST) -> StoreRecord | None:
-    """Return the store at a path of this machine.
+    """Return the store at a path of this machine; None if the journal has none.
 
-    A record of another machine counts only if no setting says that this machine has its own store.
+    If a setting says that the store is on this machine, records of other machines don't count.
 
     :param host: the store's host in its settings: this machine, ``ANY_HOST``, or None if not set.
-    :raises StoreIdentityError: several machines have a store at this path, this machine has none yet, and no
-        setting says which store it is.
+    :raises StoreIdentityError: the journal has stores of several other machines at this path, and no setting
+        says which of these stores is meant.
     """
     rows = read_stores(connection, stores.c.real_path == real_path)
     # A machine's id identifies it better than its name, which another machine may have had.
@@ -184,11 +184,11 @@ class JournalStores(HasDatabase):
     all_stores = reads(read_stores)
 
     def store_with_id(self, store_id: str) -> StoreRecord | None:
-        """Return the store with this id, at any place."""
+        """Return the store with this id, at any place; None if the journal has none."""
         return self.read(lambda connection: _find(connection, stores.c.store_id == store_id))
 
     def store_named(self, name: str) -> StoreRecord | None:
-        """Return the store that a person gave this name."""
+        """Return the store with this name; None if the journal has none."""
         return self.read(lambda connection: _find(connection, stores.c.name == name))
 
     def add_store(
@@ -207,7 +207,7 @@ class JournalStores(HasDatabase):
         :param store_id: its UUID if the lake knows the store already; None for a new UUID.
         :param host: as for :meth:`find_store`.
         :param name: the name given by a person, if any.
-        :param log_lineages: lineages of logs that have their own.
+        :param log_lineages: lineages of single logs. All other logs have ``lineage``.
         :raises StoreIdentityError: the store with this id is at another place, or another store has the name.
         """
         new_id = store_id or str(uuid.uuid4())
@@ -259,7 +259,7 @@ class JournalStores(HasDatabase):
         return self._twice(end)
 
     def open_lineage(self, store_id: str, person: str, reason: str, log: str | None = None) -> StoreRecord:
-        """Open a new lineage, so that offsets may have other bytes. Its number is new for the store.
+        """Open a new lineage, so that offsets may have other bytes. No lineage of the store had its number.
 
         :param log: open it only for this log; None for the whole store with all its logs.
         """
@@ -277,7 +277,7 @@ class JournalStores(HasDatabase):
         return self._database.write(adopt)
 
     def follow_lineages(self, store_id: str, newer: Lineages) -> StoreRecord:
-        """Record the lineages that a store is now known to have, without the persons who opened them."""
+        """Record newer lineages that a store was found to have. Who opened them isn't recorded."""
 
         def follow(connection: Connection) -> StoreRecord:
             current = _require_store(connection, store_id).lineages
@@ -289,7 +289,7 @@ class JournalStores(HasDatabase):
     archive_rules = reads(read_archive_rules)
 
     def record_archive_rule(self, store_id: str, rule: str, person: str) -> None:
-        """Record that a rule keeps messages of a store out of its lakes. The first record is kept.
+        """Record that a rule keeps messages of a store out of its lakes. An earlier record of the rule stays.
 
         :param rule: SHA-256 of the rule's act.
         """
@@ -324,7 +324,7 @@ class JournalStores(HasDatabase):
         return self.read(read)
 
     def _twice(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``. Repeat it if another process adds the same row meanwhile: it then finds the row."""
+        """Run ``work``. If another process adds the same row, run it again: ``work`` then finds the row."""
         try:
             return self._database.write(work)
         except JournalConflictError:
@@ -339,7 +339,7 @@ def _require_store(connection: Connection, store_id: str) -> StoreRecord:
     """:raises RunStateError: there is no such store."""
     record = _find(connection, stores.c.store_id == store_id)
     if record is None:
-        raise RunStateError(f"store {store_id}: expected in the journal, not found")
+        raise RunStateError(f"store {store_id}: expected this store in the journal, found none with this id")
     return record
 
 

@@ -120,10 +120,10 @@ class KafkaReceipts(ReceiptRules):
         return archived == found or (is_snapshot and same_producers(archived, found, name))
 
     def drops_companion(self, name: str) -> bool:
-        """Return whether a broker that starts may remove the file.
+        """Return whether a broker that starts may remove the file: whether it is a producer snapshot.
 
-        It removes the snapshot at its log's start, where the first segment begins
-        (ProducerStateManager#truncateAndReload), because no earlier record is left.
+        The broker removes the snapshot at the log's start, because no earlier record is left
+        (ProducerStateManager#truncateAndReload).
         """
         from storage_engine.kafka.format.file_names import FileKind, log_file
 
@@ -144,7 +144,7 @@ class KafkaPlaces(Places):
         return read_server_properties(root).log_dirs
 
     def default_name(self, root: Path) -> str:
-        """Return a name from the node's id and cluster: all nodes' files are named ``server.properties``."""
+        """Return a name made of the node's id and cluster, because all nodes' files have the same name."""
         from storage_engine.kafka.format.layout import node_name
 
         return node_name(root)

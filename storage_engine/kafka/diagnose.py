@@ -95,7 +95,7 @@ def _room(directory: LogDirectory, topics: TopicSettings, at_ms: int) -> Directo
 
 
 def came_bytes(log: PartitionLog, at_ms: int) -> int:
-    """Estimate the bytes written to a log within the last day, from the times of its segments' last writes.
+    """Estimate the bytes written to a log within the last day, by the times of its segments' last writes.
 
     A segment was begun when the segment before it was closed. If only a part of the time between begin and
     close lies within the day, the same part of the segment's bytes counts.
@@ -242,7 +242,7 @@ def diagnose(
 ) -> BrokerDiagnosis:
     """See :meth:`storage_engine.model.broker.kind.Inspecting.diagnose`.
 
-    :param look: reads the node, for example beside its running cluster.
+    :param look: reads the node: only its files, or also the answers of its running cluster.
     """
     try:
         node = look(Path(settings.root))

@@ -53,7 +53,8 @@ class _Facts:
 def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
     """Read the facts about all logs of a node, except Kafka's own logs.
 
-    Offsets after a segment's last record are missing, unless the cleaner may have removed them.
+    Offsets between a segment's last record and the next segment count as missing, unless the cleaner may have
+    removed their records.
 
     :raises StoreNotFoundError: a directory is missing, or is no log directory of Kafka.
     :raises StoreLayoutError: a log lies in two directories, or directories are of two clusters.
@@ -88,7 +89,7 @@ def collect(settings: StoreSettings, scope: FactsScope) -> StoreFacts:
 
 
 def _lasting_absences(node: Node, missing: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the logs that are still missing after a while, because a running broker may be creating them."""
+    """Return the logs that stay missing for a while. A running broker may be creating the others."""
     for _ in range(_LOOKS):
         if not missing or not runs(node):
             break
@@ -152,7 +153,7 @@ def _segment_facts(
 def _unread(
     log: PartitionLog, files: SegmentFiles, following: SegmentFiles | None, end: LogEnd, error: OSError
 ) -> _Facts:
-    """Return the facts about a segment that can't be read, from its file's name and size."""
+    """Return the facts about an unreadable segment: only what its file's name and size tell."""
     name, first, size = log.name.log, files.base_offset, files.log.size_bytes
     behind = max(end.offset, first + 1) if following is None else following.base_offset
     reason = f"{error.strerror or error}: {error.filename or files.log.path}"

@@ -41,7 +41,7 @@ _MAX_DECODED_BYTES = 64 << 20
 _BYTES_PER_DECODE = 8 << 20
 """Bytes of batches, from any logs, that one call decodes. One call costs as much as hundreds of batches."""
 _UnreadPlace = tuple[Place, bool, str, int]
-"""Where a group loses records: its place, whether its position is known, the log, the first lost offset."""
+"""Where a group loses records: group and partition, whether its position is known, log, first lost offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Consumers:
 
     @property
     def table(self) -> pa.Table:
-        """Return a row for each group and partition that it reads, by topic, partition and group."""
+        """Return a row for each group in each partition that it reads, by topic, partition and group."""
         order = sorted(self.committed.items(), key=lambda item: (item[0][1], item[0][2], item[0][0]))
         rows = [
             {"topic": topic, "queue_id": number, "group": group, "committed_offset": offset}
@@ -140,8 +140,8 @@ def _with_all_partitions(
 class SegmentOfLag:
     """A segment that groups read.
 
-    :param going: the plan that lag is computed for deletes it.
-    :param time_to_loss_ms: time until its age alone allows its deletion; None if never, or if not known.
+    :param going: the plan deletes the segment. Lag is computed for this plan.
+    :param time_to_loss_ms: time until the segment's age allows its deletion; None if never, or if not known.
     """
 
     base_offset: int
@@ -177,7 +177,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return all segments: whether the plan deletes each, and the time until its age allows that."""
+        """Return a row for each segment: whether the plan deletes it, and when its age allows that."""
         return segments_table(
             (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
             for log in self.logs.values()
@@ -189,8 +189,8 @@ class LagContext:
 class OffsetPlace:
     """The place of an offset in its log.
 
-    :param segment: the segment with the offset's record, or with the next record if the cleaner has removed
-        that one.
+    :param segment: the segment with the record at the offset. If the cleaner has removed this record, the
+        segment with the next record.
     :param bytes_from_there: the log's size from the offset's batch to the end.
     """
 
@@ -205,8 +205,8 @@ def place_positions(context: LagContext, positions: pa.Table | pa.RecordBatch) -
     If a group's next records are deleted, it continues at the log's start. The lag of a group without a
     committed offset is unknown: it may need the log's oldest record.
 
-    :param positions: of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`.
-    :return: of :data:`~storage_engine.arrow.name_columns.PLACES_SCHEMA`, in the order of ``positions``.
+    :param positions: rows of :data:`~storage_engine.arrow.name_columns.POSITIONS_SCHEMA`.
+    :return: rows of :data:`~storage_engine.arrow.name_columns.PLACES_SCHEMA`, in the order of ``positions``.
     """
     rows = [
         (log, row, max(row["committed_offset"] or 0, log.begin))
@@ -252,7 +252,7 @@ def _row(
 class _Batch:
     """The batch that contains an offset, or else the first batch after it.
 
-    :param position: position of its first byte in the segment; ``end_position`` is the one after its last.
+    :param position: position in the segment of the batch's first byte. ``end_position`` is the batch's end.
     :param is_decoded: it must be decoded to find the time of the record at the offset.
     """
 
@@ -346,7 +346,7 @@ def _record_times(
 ) -> dict[tuple[str, int], int]:
     """Return the timestamps of records. Batches of all logs are decoded together.
 
-    :param batches: for each batch, the logs and offsets whose time is in it.
+    :param batches: for each batch, logs and offsets. The batch contains the record at each of these offsets.
     :return: by log and offset, the timestamp in ms of the first record at or after it. Records without a
         timestamp are left out.
     """
@@ -374,7 +374,7 @@ def _record_times(
 
 @dataclass(slots=True)
 class _GroupSum:
-    """A group's unread records of a topic, in the partitions whose position is known or in all others.
+    """A group's unread records of a topic: in partitions with a known position, or in all other partitions.
 
     :param messages: number of unread records; None if not known.
     :param from_ms: time of the first such record, in ms since the epoch; None if not known.

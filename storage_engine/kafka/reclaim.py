@@ -5,8 +5,8 @@ node's files: later records of a leader say nothing about the records here. Righ
 cluster is asked again whether the ground for it still holds.
 
 If another node leads a log, a record must show that the leader has the same records. Then the leader deletes
-them, and only after that the file is deleted here. After a kill in between, the log begins later on all other
-nodes than here. That is harmless, because this node would delete the same segments as soon as it follows.
+them, and only after that the file is deleted here. After a kill in between, the log's start is higher on
+other nodes than here. That is harmless: this node would delete the same segments as soon as it follows.
 """
 
 from __future__ import annotations
@@ -179,10 +179,10 @@ _ONLY_AGE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The facts that decide about deletions in addition to the rules of retention.
+    """The facts besides the rules of retention that decide about deletions.
 
-    :param stopped: the state of the stopped node as its own files show it, or the reason that keeps all of
-        its logs.
+    :param stopped: the state of the stopped node as its own files show it, or the reason to keep all of its
+        logs.
     :param word: its cluster's answers; None if no cluster is asked.
     """
 
@@ -229,7 +229,7 @@ def room_plans(plans: Sequence[LogPlan], by: Asked) -> tuple[LogPlan, ...]:
 def way_of_log(
     log: PartitionLog, stopped: StoppedNode | Fault, word: LeadersWord | None, replicas_stopped: str
 ) -> Way | Fault:
-    """Return the ground for a deletion of a log's first segments, or the fault. Only small files are read."""
+    """Return the ground to delete a log's first segments, or why there is none. Only small files are read."""
     if not isinstance(stopped, StoppedNode):
         return stopped
     topic_id = topic_or_fault(log, stopped)
@@ -251,7 +251,7 @@ def _recovery_points(directory: Path) -> Mapping[str, int]:
 
 
 def _force(plan: LogPlan, reason: str) -> LogPlan:
-    """Also delete segments that stay only for their age or the log's size, because a person asks for room."""
+    """Also delete segments that stay only for their age or the log's size: a person asks for room."""
 
     def decide_all() -> Iterator[Decision]:
         stops = False
@@ -266,7 +266,7 @@ def _force(plan: LogPlan, reason: str) -> LogPlan:
 
 
 def _keep_uncertain(plan: LogPlan, recovery_point: int) -> LogPlan:
-    """Keep segments above the recovery point: a broker checks and may cut them off (LogLoader#recoverLog)."""
+    """Keep segments above the recovery point: a broker may cut off records there (LogLoader#recoverLog)."""
     detail = (
         f"its broker did not stop cleanly, and flushed this log up to offset {recovery_point}: whether later "
         "records stay is known only after the broker's next start"
@@ -282,7 +282,7 @@ def _keep_uncertain(plan: LogPlan, recovery_point: int) -> LogPlan:
 def _cut_by_way(
     plan: LogPlan, way: Way, directory: LogDirectory, log: PartitionLog, word: LeadersWord | None
 ) -> LogPlan:
-    """Keep segments that a leader on another node still has and must not delete."""
+    """Keep segments that a leader on another node still has, and that we may not tell it to delete."""
     live = None if word is None else word.of(plan.log)
     if way.leader is None or live is None or word is None:
         ground = f"; {way.said}" if way.said else ""
@@ -552,7 +552,7 @@ class RoomStore(KafkaStore):
         return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot, with ``crashed`` false: after a crash the plan keeps uncertain segments."""
+        """Return the snapshot with ``crashed`` false: the plan itself keeps segments that a crash may cut."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:

@@ -1,8 +1,8 @@
-"""The files that make restored segments a log directory that a node can serve after its next start.
+"""The files that turn restored segments into a log directory, which a node can serve after its next start.
 
 The directory gets no marker of a clean stop, no recovery point and no index. So the broker that opens it
 checks each batch, and creates indexes and the state of producers again, as after a crash. The broker removes
-the first segment's snapshot, because it knows no producer below the log's start
+the first segment's snapshot, because the log has no record below its start
 (ProducerStateManager#truncateAndReload).
 
 A restored log doesn't end between a transaction's records and its marker. A transaction without its marker
@@ -51,7 +51,7 @@ def log_files(log: str) -> tuple[str, ...]:
 
 
 def files_of(receipts: Sequence[Receipt], nodes: ServingNodes) -> Mapping[str, bytes]:
-    """Return the restored files other than segments and their companions: contents by path in the directory.
+    """Return the contents of restored files, except segments and their companions, by path in the directory.
 
     :param receipts: receipts of whole logs that :func:`check_served` has accepted.
     """
@@ -96,7 +96,7 @@ def check_served(receipts: Sequence[Receipt], nodes: ServingNodes) -> None:
 
 
 def epochs_of(rows: Sequence[Receipt]) -> tuple[LeaderEpoch, ...]:
-    """Return the epochs of a log that begins with the first of these segments, oldest first.
+    """Return the epochs, oldest first, of a log that begins with the first of these segments.
 
     :param rows: receipts of one log, in order and without a hole.
     :raises RestoreError: a receipt has no epochs, or receipts contradict each other.

@@ -1,4 +1,4 @@
-"""Kafka's retention: the segments that it deletes, and the reason why it stops at the next one. Pure.
+"""Kafka's retention: the segments that it deletes, and the reason to keep the next segment. Pure.
 
 A pass applies three rules in order. Each rule goes from the oldest segment to the first segment that it
 doesn't delete.
@@ -17,7 +17,7 @@ from storage_engine.core.clock import DAY_MS
 
 UNLIMITED = -1
 LIKE_RETENTION = -2
-"""Value of ``local.retention.ms`` and ``local.retention.bytes``: the same as without remote storage."""
+"""Value of ``local.retention.ms`` or ``local.retention.bytes``: ``retention.ms`` or ``.bytes`` counts."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class RetentionSettings:
     :param compact: ``cleanup.policy`` contains compact.
     :param remote: ``remote.storage.enable`` is true. Only the broker may delete the topic's segments and
         raise log starts.
-    :param copy_disabled: ``remote.log.copy.disable`` is true. No more segments are copied, and its broker
-        deletes by the whole retention (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
+    :param copy_disabled: ``remote.log.copy.disable`` is true. No more segments are copied, and
+        ``local.retention.*`` doesn't count (UnifiedLog#remoteLogEnabledAndRemoteCopyEnabled).
     :param local_without_delete: the policy is empty. Since Kafka 4.3, segments that are copied to remote
         storage are deleted by the local bounds all the same.
     :param segment_ms: once the active segment's first record is this old, the next record closes the segment.
@@ -125,7 +125,7 @@ class Stop(StrEnum):
 
 
 class SegmentDeletion(NamedTuple):
-    """A segment that a pass deletes, with the rule by which it does."""
+    """A segment that a pass deletes, with the rule that deletes it."""
 
     base_offset: int
     rule: Rule

@@ -196,7 +196,9 @@ def test_another_file_of_the_same_directories_is_no_copy_and_takes_the_place_by_
         Path(store.root).unlink()
     named = replace(store, root=str(other))
     before = [path.read_bytes() for path in stamp_paths(named.real_root)]
-    with pytest.raises(StoreIdentityError, match=r"directories of store .* itself.* storage-engine move k"):
+    with pytest.raises(
+        StoreIdentityError, match=r"names the store's directories, too.* storage-engine move k"
+    ):
         steps.archive_sealed(named, "again", archive_here)
     with pytest.raises(
         StoreIdentityError, match=r"the same files would be two stores.* storage-engine move k on it"

@@ -253,7 +253,7 @@ def test_a_known_store_is_managed_under_the_name_that_was_stated_first(orders: M
     assert steps.sense(at_shell).store == "orders"
     other = replace(orders, name="payments")
     with pytest.raises(
-        StoreIdentityError, match=r"store 'orders', as .* run storage-engine move payments on"
+        StoreIdentityError, match=r"in the journal, 'orders', found .* run storage-engine move payments on"
     ):
         steps.make_plan(other, "second")
     with pytest.raises(BadInputError, match=r"expected 'payments'.* found 'other'"):

@@ -29,10 +29,11 @@ from storage_engine.journal.tables.schema import (
 
 @dataclass(frozen=True, slots=True)
 class DiskLevel:
-    """The level of a disk at a store's last look, and its free bytes up to a day earlier.
+    """The level of a disk at the last look at the store, and its free bytes at an earlier look.
 
     :param used_percent: the level; None if not known, and ``error`` says why.
-    :param earlier_usable_bytes: free bytes at ``earlier_ms``, the first look of the last day, if known.
+    :param earlier_usable_bytes: free bytes at ``earlier_ms``, the first look within the last day; None if not
+        known.
     """
 
     path: str
@@ -51,17 +52,17 @@ class StoreSummary:
 
     :param sampled_at_ms: time of the last look at the store; None if there was none.
     :param archive_lag_bytes: archive lag at the last measurement within the last day; None if there was none.
-    :param lagging_groups: consumer groups whose first unread message may be deleted within a day; None if no
-        group's lag is known.
+    :param lagging_groups: number of consumer groups whose first unread message may be deleted within a day;
+        None if no group's lag is known.
     :param last_run: the last run that planned a deletion or wrote a report; None if there was none.
     :param rules: the broker's last recorded rules; None if none were recorded.
-    :param doctor: doctor's findings at the last look, the most urgent first; None if it hasn't looked yet.
+    :param doctor: doctor's findings at the last look, the most urgent first; None before doctor's first look.
     :param alarms: alarms of the last look.
-    :param lost: lost offsets at the last look, without losses that a person has accepted; "" if there are
-        none; None if not known. ``lost_ranges`` is the number of these ranges.
-    :param archive_lag_seconds: time since the last write to the oldest unarchived segment, by the
-        measurement of ``archive_lag_bytes``. ``archive_lag_at_ms`` is the time of that measurement.
-    :param time_to_loss_ms: time until a group loses an unread message; None if no group is known to have one.
+    :param lost: lost offsets at the last look, without losses that a person has accepted; "" if no
+        offset is lost; None if not known. ``lost_ranges`` is the number of lost ranges.
+    :param archive_lag_seconds: time since the last write to the oldest unarchived segment, measured together
+        with ``archive_lag_bytes`` at ``archive_lag_at_ms``.
+    :param time_to_loss_ms: shortest time until a group loses an unread message; None if not known.
     :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look. For
         ``due_unproven_bytes`` of these bytes, no lake has a proof.
     :param validated_at_ms: when the last run with a ``validation`` wrote its report.
@@ -220,7 +221,7 @@ def _at(of_disk: Any, at_ms: ScalarSelect[Any]) -> Any:
 
 
 def _lagging(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
-    """Return each store's number of groups that may lose a message within a day, and the time to a loss."""
+    """Return by store how many groups may lose a message within a day, and the shortest time to a loss."""
     losing = func.count(case((groups.c.time_to_loss_ms <= DAY_MS, 1)))
     query = select(groups.c.store_id, losing, func.min(groups.c.time_to_loss_ms)).group_by(groups.c.store_id)
     return {
@@ -250,7 +251,7 @@ def _last_runs(connection: Connection, ids: Sequence[str]) -> dict[str, RunRow]:
 
 
 def _last_verdicts(connection: Connection, ids: Sequence[str]) -> dict[str, Any]:
-    """Return for each store the time and verdict of the last report of a run with a validation."""
+    """Return, for each store, the time and verdict of its last report that has a validation."""
     other, of_other = runs.alias("other"), reports.alias("of_other")
     last = (
         select(other.c.id)

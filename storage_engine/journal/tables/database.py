@@ -202,7 +202,7 @@ class JournalDatabase:
     def write(self, work: Callable[[Connection], T], *, reserve: bool = True) -> T:
         """Run ``work`` in one transaction that is on disk when this returns.
 
-        On a full disk the reserve is released and ``work`` runs again, so it must only use its connection.
+        On a full disk, the reserve is deleted and ``work`` runs again. ``work`` must only use its connection.
 
         :param reserve: whether this write may use the reserve.
         :raises JournalConflictError: a row that should be new exists already.
@@ -217,7 +217,7 @@ class JournalDatabase:
         return self._run_guarded(work, read_only=False)
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work``, which changes nothing, on one consistent state."""
+        """Return the result of ``work``, which changes nothing, on one consistent state."""
         return self._run_guarded(work, read_only=True)
 
     def _run(
@@ -269,7 +269,7 @@ class JournalDatabase:
         return self._run(_read_version, read_only=True, any_version=True)
 
     def _create(self) -> None:
-        """Make the tables and record their version in one transaction. Other processes may do so, too."""
+        """Make the tables and record their version in one transaction, even if other processes do it, too."""
 
         def create(connection: Connection) -> None:
             metadata.create_all(connection)
@@ -283,7 +283,7 @@ class JournalDatabase:
                 raise
 
     def _upgrade(self) -> None:
-        """Upgrade an older journal to our version in one transaction. Other processes may do so, too."""
+        """Upgrade an older journal to our version in one transaction, even if other processes do it, too."""
 
         def upgrade(connection: Connection) -> None:
             # Locks the row, in a database that a transaction doesn't lock as a whole.
@@ -364,8 +364,8 @@ def _read_version(connection: Connection) -> int | None:
 def without_backup(file: Path) -> str:
     """Return advice for a damaged journal without a backup."""
     return (
-        f"Without a backup move {file} away: the next run makes a new journal. It knows each store again by "
-        "its stamp and by the lake's receipts, but no waiver, accepted loss or unfinished run."
+        f"Without a backup move {file} away: the next run makes a new journal. It recognizes each store by "
+        "its stamp and by the lake's receipts. It doesn't know waivers, accepted losses and unfinished runs."
     )
 
 
@@ -384,7 +384,7 @@ def missing_sqlite_file(url: str) -> bool:
 
 @lru_cache(maxsize=32)
 def _engine(url: str) -> Engine:
-    """Return a URL's engine, later again the same one: an engine caches its compiled statements."""
+    """Return a URL's engine. Every call returns the same engine, which caches its compiled statements."""
     # Without a pool no connection outlives its transaction, so that no fork shares one.
     engine = create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":

@@ -1,8 +1,8 @@
 """Leases: the journal's record of the run that may change a store.
 
-A lease is taken before the broker's own lock, and released after it. It shows a waiting process which run has
-the store, on any host or in any container. A lease expires by itself, so that a machine that vanished doesn't
-block its store. The lease of a killed process is taken over at once, if its end can be seen.
+A lease is taken before the broker's own lock, and released after it. It tells a waiting process, on any host
+or in any container, which run has the store. A lease expires by itself, so that a machine that vanished
+doesn't block its store. If a process sees that the lease's owner was killed, it takes the lease at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEASE_MS = 10 * 60 * 1000
 """How long a lease is valid after its last renewal."""
 
 START_TOLERANCE_S = 5.0
-"""Tolerance for a process's start time. It is computed from the boot time, which a clock change moves."""
+"""Tolerance for a process's start time: it depends on the boot time, which a clock change moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ def this_process() -> Owner:
 def is_dead(owner: Owner) -> bool:
     """Return whether ``owner`` is known to have ended.
 
-    Only processes since the last start of this machine, in this PID namespace, can be seen. Others are never
-    known to be dead: a container's process has another number here, or none, and machines may share a name.
+    Only processes of this PID namespace, begun since this machine's last start, can be seen. All others count
+    as alive: a container's process has another number here, or none, and machines may share a name.
     """
     current = this_process()
     here = (current.boot_id, current.pid_namespace)

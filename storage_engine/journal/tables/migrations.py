@@ -1,7 +1,7 @@
-"""Migrations of a journal that an older release wrote: each makes the next version.
+"""Migrations of a journal that an older release wrote. Each migration makes the next version.
 
 Each runs once, in the transaction that upgrades a journal to this release's version, while foreign keys
-are not enforced. Missing tables have been made before. A release refuses a journal of a newer version.
+are not enforced. Missing tables are made first. A release refuses a journal of a newer version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def remember_hosts(connection: Connection) -> None:
 
 
 def sample_progress(connection: Connection) -> None:
-    """Migrate 2 to 3: a running broker's progress with its own work."""
+    """Migrate 2 to 3: a column for a running broker's progress with its own work."""
     _add(connection, samples.c.progress)
 
 
@@ -66,7 +66,7 @@ def name_stores(connection: Connection) -> None:
 
 
 def answer_without_scans(connection: Connection) -> None:
-    """Migrate 7 to 8: new samples in plain columns, the lakes' last receipts, reports and findings.
+    """Migrate 7 to 8: plain columns for new samples; tables for last receipts, reports and findings.
 
     Existing samples are not changed: converting 90 days of them would block the journal for a minute.
     """
@@ -82,7 +82,7 @@ def answer_without_scans(connection: Connection) -> None:
 
 
 def find_events_by_kind(connection: Connection) -> None:
-    """Migrate 8 to 9: an index for incidents, one for segments, and a table of topics and days."""
+    """Migrate 8 to 9: an index for incidents, an index for segments, and a table of topics and days."""
     for index in (events_incidents, events_of_segments):
         index.create(connection, checkfirst=True)
 
@@ -121,7 +121,7 @@ def _add(connection: Connection, column: Column[Any]) -> None:
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Replace the table by a copy of version 6: SQLite can't drop constraints. References to it stay."""
+    """Make the table again as in version 6: SQLite can't drop constraints. References to the table stay."""
     new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
     connection.exec_driver_sql(
         f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "

@@ -121,7 +121,7 @@ def _integers(name: str, values: Sequence[int]) -> bytes:
 def unpack(packed: bytes) -> list[Decision]:
     """Return the decisions from the result of :func:`pack`.
 
-    :param packed: bytes of this version, or compressed JSON of an earlier one (columns or decisions).
+    :param packed: bytes of this version, or compressed JSON of an earlier version (columns or decisions).
     """
     content = zlib.decompress(packed)
     if content[:1] == b"[":
@@ -201,7 +201,7 @@ CHANGES_AT_MOST = 8
 def store_plan(connection: Connection, run: Run, plan: Plan) -> dict[str, Any]:
     """Store a plan's decisions, as differences from the store's last list if these are few.
 
-    :return: the JSON object to store in the run's row. :func:`read_plan` makes the plan of it.
+    :return: the JSON object to store in the run's row. :func:`read_plan` makes the plan from this object.
     """
     head = to_recorded(replace(plan, logs=()))
     head["logs"] = [[log.log, len(log.decisions)] for log in plan.logs]
@@ -254,7 +254,7 @@ def _group_plans(logs: Sequence[tuple[str, int]], decisions: Sequence[Decision])
 def difference(before: Sequence[Decision], now: Sequence[Decision]) -> dict[str, Any] | None:
     """Return the change from ``before`` to ``now``; None if more than :data:`CHANGES_AT_MOST` items differ.
 
-    :return: the number of items skipped at the start, the new number of items, and the items that differ.
+    :return: the number of first items of ``before`` to skip, the number of items now, and items that differ.
     """
     skip = next((i for i, item in enumerate(before) if now and item.segment.id == now[0].segment.id), 0)
     old = before[skip : skip + len(now)]
@@ -301,7 +301,7 @@ def _put(connection: Connection, store_id: str, event_id: int, head: LakeHead) -
 
 
 def heads_since(connection: Connection, store_id: str, event_id: int) -> tuple[LakeHead, ...]:
-    """Return the last receipts in each lake that a store's runs recorded in events after ``event_id``.
+    """Return the last receipts in each lake, as far as a store's events after ``event_id`` name them.
 
     The receipt of the oldest event comes first. A lake has several last receipts if an earlier event names a
     later receipt. A release that doesn't store heads may have recorded events during the upgrade of the
@@ -343,7 +343,7 @@ def _read_heads(connection: Connection, *where: ColumnElement[bool]) -> Iterator
 
 
 def _last(entries: Iterable[tuple[int, LakeHead]]) -> list[tuple[int, LakeHead]]:
-    """Return the heads, each with its event, without replaced heads.
+    """Return the heads that no later event replaces, each with its event.
 
     A later event replaces a head if it names the same or a later receipt of the same lake.
 
@@ -390,7 +390,7 @@ class SlotTopic(NamedTuple):
 
 
 def put_topic_days(connection: Connection, store_id: str, slots: Mapping[Slot, Sequence[TopicDay]]) -> None:
-    """Replace the recorded bytes of segments by topic and day."""
+    """Record the bytes of segments by topic and day. Earlier records of these segments are deleted."""
     rows: list[dict[str, Any]] = []
     for (log, base_offset), days in slots.items():
         key = {"store_id": store_id, "log": log, "base_offset": base_offset}
@@ -408,7 +408,7 @@ def read_topic_days(
 ) -> tuple[TopicDay, ...]:
     """Return the bytes of a store's archived segments by topic and UTC day, the largest first.
 
-    :param start_day: first day, counted from 1970-01-01. ``end_day`` is the day behind the last one.
+    :param start_day: first day, counted from 1970-01-01. ``end_day`` is the day after the last day.
     """
     size_bytes = func.sum(topic_days.c.bytes)
     query = (

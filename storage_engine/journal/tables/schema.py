@@ -57,7 +57,7 @@ lineages = Table(
     Column("opened_at_ms", BigInteger, nullable=False),
     Column("log", Text),
 )
-"""The reason for each new lineage, of one log or of all logs (NULL). The first lineage has no row."""
+"""The reason for each new lineage. log NULL: the lineage is for all logs. The first lineage has no row."""
 
 log_lineages = Table(
     "storage_engine_log_lineages",
@@ -66,7 +66,7 @@ log_lineages = Table(
     Column("log", Text, primary_key=True),
     Column("lineage", Integer, nullable=False),
 )
-"""Lineages of logs that have their own."""
+"""Lineages of single logs. All other logs have the store's lineage."""
 
 leases = Table(
     "storage_engine_leases",
@@ -164,7 +164,7 @@ events_of_segments = Index(
     sqlite_where=BECAME_OF_SEGMENT,
     postgresql_where=BECAME_OF_SEGMENT,
 )
-"""Indexes for the events that pages show, of all releases."""
+"""Indexes for the events that pages show. They contain the events of older releases, too."""
 
 heads = Table(
     "storage_engine_heads",

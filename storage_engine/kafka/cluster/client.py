@@ -96,7 +96,8 @@ def check_options(settings: Mapping[str, str]) -> None:
             hint = _HINTS.get(name) or did_you_mean(name, ALLOWED)
             raise BadInputError(
                 f"client setting {name}: expected a setting of librdkafka that loads no code, runs no "
-                f"command and calls no function, found another.{hint} Nothing was changed. Leave it out.",
+                f"command and calls no function, found no such setting.{hint} Nothing was changed. Leave it "
+                "out.",
                 page="connection",
             )
         if name in _IN_A_COMMAND and not _PLAIN_WORD.fullmatch(value):
@@ -397,9 +398,9 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        Brokers name one broker as the controller, and the controller answers this request. After a while,
-        they no longer name a controller that hangs. But a client that has its name still asks that
-        controller. So a new client asks once more.
+        Brokers name one broker as the controller, and the controller answers this request. If the controller
+        hangs, brokers name another one after a while. But a client remembers the name, and still asks the
+        controller that hangs. So a new client asks once more.
 
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """
@@ -431,7 +432,7 @@ class Cluster:
             ) from None
 
     def _note(self, error: KafkaError) -> None:
-        """Keep the error of a connection: a request's own error only says that it timed out."""
+        """Keep the error of a connection: the error of a request only says that the request timed out."""
         from confluent_kafka import KafkaError as Codes
 
         self._is_shut_out = self._is_shut_out or error.code() in (Codes._AUTHENTICATION, Codes._SSL)

@@ -1,4 +1,4 @@
-"""Consumer groups of a running cluster and how far each has read, from the groups' coordinators."""
+"""Consumer groups of a running cluster, and how far each has read. Groups' coordinators are asked."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def listed_groups(cluster: Cluster) -> tuple[str, ...]:
 def _missing_groups(cluster: Cluster) -> str:
     """Return why groups may be missing in the brokers' answers; "" if no group is missing.
 
-    The groups of a partition without a leader have no coordinator, so no broker names them.
+    If a partition of their offsets has no leader, groups have no coordinator, so no broker names them.
     """
     from confluent_kafka import KafkaError
 
@@ -86,7 +86,7 @@ def _missing_groups(cluster: Cluster) -> str:
 def _ask_groups(
     cluster: Cluster, subject: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each group's answer from its coordinator, or the error. Ask again while it takes over groups."""
+    """Yield each group's answer or error. Ask again while the group's coordinator takes over groups."""
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, pending = _passing_codes(), groups
     while pending:

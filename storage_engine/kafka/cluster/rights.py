@@ -1,4 +1,4 @@
-"""Rights that an account lacks to look at partitions, or to hold and delete, by the cluster's answer."""
+"""Rights that an account needs to look at a cluster, or to hold and delete; and those that it lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_engine.model.report.diagnosis import Finding, Severity, named_in_sh
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A right that an account needs to look, or to delete.
+    """A right that an account needs to look at a cluster, or to hold and delete.
 
     :param resource: ``cluster``, ``topic`` or ``group``.
     :param operation: its name in Kafka's tools.
@@ -33,7 +33,7 @@ RIGHTS = (
     Right("topic", "DescribeConfigs", "it isn't known how long their records stay"),
     Right("group", "Describe", "it isn't known how far they have read"),
 )
-"""Rights that an account needs to look. They allow no change."""
+"""Rights that an account needs to look at a cluster. They allow no change."""
 _OFFSETS_RIGHT = Right("topic", "Describe", "it isn't known whether consumer groups are missing")
 """Right on the topic in which groups commit their offsets. No other right on this topic is needed."""
 DELETING_RIGHTS = (
@@ -78,7 +78,7 @@ def lacking_rights(
     A topic or group that the cluster doesn't know needs no right.
 
     :param topics: may contain the topic in which groups commit their offsets.
-    :param deleting: also the rights to hold and to delete.
+    :param deleting: also ask for the rights to hold and to delete.
     :raises BrokerUnavailableError: no broker answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS

@@ -44,7 +44,7 @@ class KafkaCodec(SegmentCodec):
         return ENCODED_COLUMNS
 
     def origin(self, base_offset: int) -> int:
-        """Return 0: offsets count records."""
+        """Return 0: a segment's positions begin at 0, because offsets count records, not bytes."""
         return 0
 
     def decode(
@@ -84,7 +84,7 @@ class KafkaCodec(SegmentCodec):
         """Write each row's bytes into ``out`` at physical_offset - first_position.
 
         :param rows: in any order; columns beyond the schema are ignored.
-        :return: number of bytes written, each of them once: rows of one call don't overlap.
+        :return: number of bytes written. Each byte is written once, because rows of one call don't overlap.
         :raises ProofError: a row lies outside ``out``, rows overlap, or a row has no raw bytes and lacks a
             needed column.
         """

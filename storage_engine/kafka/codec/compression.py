@@ -25,9 +25,9 @@ from storage_engine.native import kernel, load_u8, load_u32
 _BUFFER_BYTES: Final = 8 << 10
 """Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
-"""Java looks for another member if its buffer has more bytes left than this, trailer included, or if more
-bytes follow the buffer (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1 on
-always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
+"""Java looks for another member if its buffer has more bytes left than this, counted from the trailer on; or
+if bytes follow the buffer (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1
+on always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
 _START: Final = b"\x1f\x8b\x08"
 _START_BYTES: Final = 10
 _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16
@@ -288,7 +288,7 @@ class _ZstdContext:
 
 @functools.cache
 def _zstd_library() -> ctypes.CDLL | None:
-    """Return the library in zstandard's wheel that exports zstd's functions; None if a trial call fails."""
+    """Return zstandard's library; None if it doesn't export zstd's functions, or if a trial call fails."""
     try:
         spec = importlib.util.find_spec("zstandard._cffi")
         if spec is None or spec.origin is None:
@@ -309,7 +309,7 @@ def _zstd_library() -> ctypes.CDLL | None:
 
 
 def _gzip(data: memoryview, out: memoryview) -> int:
-    """Decompress by isal the single plain member that clients write, and any other payload as Java does."""
+    """Decompress a payload as Java does. For the single plain member that clients write, isal is used."""
     if len(data) < 4 or data[3]:
         return expand_members(data, out)
     stream = isal_zlib.decompressobj(wbits=31)
@@ -359,7 +359,7 @@ def _snappy(data: memoryview, out: memoryview) -> int:
 
 
 def _snappy_block(block: memoryview, out: memoryview) -> int:
-    """Decompress a block and return its length, even if there is no room for it."""
+    """Decompress a block. Return its decompressed length, also if ``out`` is too small for the content."""
     try:
         return _expand_snappy(block, out)
     except cramjam.DecompressionError:
@@ -432,7 +432,7 @@ def _stored_block(block: memoryview, room: memoryview) -> int:
 
 
 def _block(block: memoryview, room: memoryview, frame: _Descriptor) -> int:
-    """Decompress a block and return its length, even if there is no room for it."""
+    """Decompress a block. Return its decompressed length, also if ``room`` is too small for the content."""
     target = room[: frame.block_bytes]
     try:
         return int(_expand(block, target, len(target)))

@@ -26,7 +26,7 @@ from storage_engine.model.broker.codec import Damage
 _EXPANDED_CHUNK_BYTES = 64 << 20
 """A table ends when its batches have expanded to this many bytes."""
 _MAX_EXPANDED_ROWS = 1 << 22
-"""Maximum of a table's rows from compressed batches. A larger batch is a table's only compressed one."""
+"""Maximum of a table's rows from compressed batches. A larger batch is its table's only compressed batch."""
 _GROUP_BYTES: Final = 1 << 20
 """Bytes that are decompressed before their records are read: few enough for the processor's cache."""
 _SHARED = {
@@ -205,7 +205,7 @@ class Content:
 
 
 def table_of(memory: RowColumns, state: npt.NDArray[np.int64], content: Content) -> pa.Table:
-    """Return a table of the rows that the kernel has written to ``memory``, by its ``state``."""
+    """Return a table of the rows that the kernel has written to ``memory``. ``state`` has their counts."""
     rows = int(state[kernels.ROWS])
     buffers = content.buffers
 
@@ -289,7 +289,7 @@ def without_values(kind: pa.DataType, rows: int) -> pa.Array[Any]:
 def _headers(
     memory: RowColumns, state: npt.NDArray[np.int64]
 ) -> tuple[pa.Array[Any], npt.NDArray[np.int64] | None]:
-    """Return the records' headers, and the rows with a header name that isn't UTF-8, None if all are."""
+    """Return the records' headers, and the rows with a name that isn't UTF-8; None without such rows."""
     rows, headers = int(state[kernels.ROWS]), int(state[kernels.HEADERS])
     kind = FILE_SCHEMA.field("headers").type
     starts: Any = memory.buffer(kernels.HEADER_START, 4 * (rows + 1))

@@ -35,7 +35,7 @@ class BatchKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchChunk:
-    """Consecutive ranges of a segment, which cover it without gaps.
+    """Consecutive ranges of a segment, without gaps between them.
 
     :param positions: position in the segment of each range's first byte.
     :param kinds: a BatchKind for each range.
@@ -66,7 +66,9 @@ class BatchChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """The batches of format 2 in a segment, an array element for each, and the ranges that are no batch.
+    """The batches of format 2 in a segment, and the ranges that are no batch.
+
+    Each array has one element for each batch.
 
     :param last_offsets: the offset of a batch's last record, even if the cleaner has removed that record.
     :param legacy: number of messages of formats 0 and 1.
@@ -191,7 +193,11 @@ def scan_damages(data: npt.NDArray[np.uint8], origin: int, chunk: BatchChunk) ->
 
 
 def merge_damages(damages: Iterator[Damage]) -> tuple[Damage, ...]:
-    """Join ranges without their own fault to the range before. If there are too many, keep the first ones."""
+    """Join a range without its own fault to the range before.
+
+    If there are more than ``MAX_DAMAGES``, keep the first ones. If the last of them needs no acceptance, also
+    keep the next one that needs it.
+    """
     joined: list[Damage] = []
     for damage in damages:
         last = joined[-1] if joined else None

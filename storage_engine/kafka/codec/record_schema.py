@@ -62,8 +62,9 @@ message outside of any transaction is ``committed``. A reader with ``read_commit
 ``committed`` messages.
 
 ``timestamp`` is null if the record has no timestamp, or one outside the years 1 to 9999. In ``headers`` a
-name may occur several times. Only a batch has ``last_offset_delta`` to ``crc``. Compressed batches always
-have ``raw``. ``key``, ``value`` and ``raw`` are no copies: decoded rows keep the segment's bytes in memory.
+name may occur several times. Only batches have the columns ``last_offset_delta`` to ``crc``. Compressed
+batches always have ``raw``. ``key``, ``value`` and ``raw`` are no copies: decoded rows keep the segment's
+bytes in memory.
 """
 
 _COMMENTS = {
@@ -176,6 +177,6 @@ COLUMNS = Columns(
     steps=record_steps,
     step_columns=("kind",),
 )
-"""The columns' purposes. Keys and values have no bounds, which would be copies of them. Many records repeat
-the same keys and values, so both have a dictionary. If they don't repeat, the writer drops the dictionary
-after a MiB."""
+"""The columns' purposes. Keys and values have no bounds, because a bound is a copy of a value. Many records
+repeat the same keys and values, so both have a dictionary. If they don't repeat, the writer drops the
+dictionary after a MiB."""

@@ -26,10 +26,10 @@ _COLUMNS = ("topic", "partition", "state")
 class SegmentTransactions:
     """Facts about a segment that its bytes don't contain.
 
-    :param end: offset after its last record. Every transaction below it has ended by now.
+    :param end: offset after its last record. Every transaction that began below ``end`` has ended by now.
     :param open_before: transactions that were open at the segment's start, as producer and first offset.
     :param aborted_later: transactions that were open at the segment's end and were aborted after it, as
-        producer, first and last offset. Other transactions that were open at its end were committed.
+        producer, first and last offset. Other transactions that were open at the end were committed.
     """
 
     topic: str

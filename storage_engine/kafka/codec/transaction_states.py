@@ -1,7 +1,7 @@
 """The state of each record's transaction in a log: committed, aborted or open.
 
-A record belongs to the transaction of its producer that is open at its offset. The next marker of the same
-producer ends the transaction. So it is enough to know aborted and open transactions. There are two sources:
+A record belongs to the transaction that its producer has open at the record's offset. The next marker of the
+same producer ends the transaction. So it is enough to know aborted and open transactions. The sources are:
 
 - small files: the transaction indexes of all segments, and the producer snapshot at the offset where these
   segments end (:meth:`UncommittedTransactions.of_files`);
@@ -68,7 +68,7 @@ STATE_WORDS = text_array(*(state.name.lower() for state in TransactionState))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UncommittedTransactions:
-    """The transactions of a log that did not commit, by producer and first offset. Picklable.
+    """A log's transactions that did not commit, by producer and first offset. Picklable.
 
     :param last_offsets: offset of each ABORT marker; for an open transaction the largest 64-bit number.
     :param written_ms: time of an open transaction's newest record, in ms since the epoch; -1 if not known.
@@ -106,7 +106,7 @@ class UncommittedTransactions:
 
     @classmethod
     def of_open(cls, transactions: Iterable[tuple[int, int]], end_offset: int) -> UncommittedTransactions:
-        """Return states in which these transactions are open and no transaction is aborted."""
+        """Return the states of a log in which these transactions are open, and none is aborted."""
         ranges = [(producer, first, _OPEN_END, _NO_TIME) for producer, first in transactions]
         return cls._of(ranges, end_offset)
 

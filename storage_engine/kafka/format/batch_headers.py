@@ -36,7 +36,7 @@ RECORD_COUNT_AT: Final = 57
 HEADER_BYTES: Final = 61
 
 LENGTH_OVERHEAD: Final = 12
-"""The length field counts the bytes after itself."""
+"""Bytes of a batch up to the end of the length field, which counts only the bytes after itself."""
 MAGIC: Final = 2
 """Magic of the format since Kafka 0.11. 0 and 1 are older message sets, whose fields have other positions."""
 LEGACY_CRC_AT: Final = 12
@@ -54,7 +54,7 @@ DELETE_HORIZON: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
 MIN_RECORD_BYTES: Final = 7
-"""A byte each for length, attributes, two deltas, key length, value length and number of headers."""
+"""An empty record: a byte each for length, attributes, two deltas, two lengths, and number of headers."""
 
 
 _HEADER = struct.Struct(">qiibIhiqqqh")
@@ -179,8 +179,8 @@ def sha256_of_range(segments: Sequence[Segment], first: int, end: int) -> str | 
     """Return the SHA-256 of the batches of the offsets [first, end), in hex.
 
     :param segments: segments of one log, oldest first. Segments without records of the range are ignored.
-    :return: the digest; None if the segments don't contain the whole range, or if the range doesn't begin and
-        end at a batch's boundary.
+    :return: the digest; None if the segments don't contain the whole range, or if the range begins or ends
+        inside a batch.
     :raises OSError: a file can't be read.
     """
     inside = [segment for segment in segments if segment.base_offset < end and segment.end_offset > first]

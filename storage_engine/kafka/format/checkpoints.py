@@ -15,7 +15,7 @@ from pathlib import Path
 from storage_engine.kafka.format.file_names import corrupt, read_stored
 
 START_EVIDENCE = "log_start_offset"
-"""Name of the log's start in a receipt's evidence, if the start is inside the segment."""
+"""Key in a receipt's evidence. Its value is the log's start, if this start is inside the segment."""
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START = "log-start-offset-checkpoint"

@@ -33,7 +33,7 @@ class DirectoryState(StrEnum):
     FUTURE = "future"
     """Unfinished copy of a log that is in another log directory of the node."""
     STRAY = "stray"
-    """Directory that a broker set aside at its start: the cluster has no such topic, or another id of it."""
+    """Directory that a broker set aside at its start: the cluster has no such topic, or its id differs."""
 
 
 class FileKind(StrEnum):
@@ -77,7 +77,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """The parts of a file's name. ``offset`` is the segment's; a snapshot has the producers below it."""
+    """The parts of a file's name. ``offset`` is a segment's base offset, or a snapshot's offset."""
 
     offset: int
     kind: FileKind

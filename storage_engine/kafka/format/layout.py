@@ -150,8 +150,8 @@ class PartitionLog:
 class LogDirectory:
     """One of a node's log directories.
 
-    :param meta: None if the directory was never formatted, or is a plain copy of logs.
-    :param stopped_cleanly: it contains the marker of a clean stop. A broker that starts first removes it.
+    :param meta: its identity; None if the directory was never formatted, or is a plain copy of logs.
+    :param stopped_cleanly: it contains the marker of a clean stop. A broker removes it first when it starts.
     :param broker_epoch: the broker's epoch when it stopped; None if no marker contains it.
     :param cleaned_to: for each compacted log, the offset up to which it is cleaned.
     :param aside: logs that are deleted, copied or set aside.
@@ -182,7 +182,7 @@ class LogDirectory:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the marker of a clean stop is missing. The metadata's log alone needs no marker."""
+        """Return whether the marker of a clean stop is missing. Without topics' logs, no marker is needed."""
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 
@@ -194,7 +194,7 @@ class Node:
     :param root: the path by which the node was named: its ``server.properties``, or a log directory.
     :param properties: its settings; None if only a log directory is known.
     :param live: its running cluster's answers; None if it was not asked.
-    :param failed: reasons why directories can't be read, by path. Only a hold reads a node without them.
+    :param failed: reasons why directories can't be read, by path. Empty unless a hold read the node.
     """
 
     root: Path
@@ -215,7 +215,7 @@ class Node:
 
     @property
     def broker_epochs(self) -> frozenset[int]:
-        """Return the broker's epochs in the markers of a clean stop: one epoch if all are of one stop."""
+        """Return the broker's epochs in the markers of a clean stop. One stop has one epoch."""
         return frozenset(d.broker_epoch for d in self.directories if d.broker_epoch is not None)
 
     @property
@@ -233,7 +233,7 @@ class Node:
 
 
 def store_around(path: Path) -> Path | None:
-    """Return the node's file at ``path``, or else the log directory at or around it; None without either."""
+    """Return ``path`` if it is a node's file, or else the log directory at or around it, or else None."""
     real = Path(os.path.realpath(path))
     if real.suffix == ".properties" and is_server_properties(real):
         return real
@@ -406,7 +406,7 @@ def _read_small(path: Path, read: Callable[[Path], Content], faults: list[str]) 
 
 
 _READINGS = 20
-"""Number of attempts to read a log or a node while files vanish. A broker deletes less often meanwhile."""
+"""Number of attempts to read a log or a node while its files vanish. No broker deletes files as often."""
 
 
 def read_again(
@@ -415,7 +415,7 @@ def read_again(
     """Call ``read`` with a log. If one of its files has vanished, list the log again and repeat.
 
     :return: the log as it was read, and the result of ``read``; None if its directory was removed.
-    :raises FileNotFoundError: files of it vanish each time.
+    :raises FileNotFoundError: files of the log vanish at each attempt.
     """
     for _ in range(_READINGS):
         try:

@@ -96,8 +96,8 @@ def segment_end(segment: SegmentFiles) -> int:
 def segment_facts(segment: SegmentFiles, *, active: bool) -> SegmentFacts:
     """Return the facts of a segment that the rules need (LogSegment#largestTimestamp).
 
-    The time index contains the largest timestamp of a closed segment. The headers are read if the segment is
-    active, or if the index is missing, which a broker that starts creates again.
+    The time index contains the largest timestamp of a closed segment. Headers are read if the segment is
+    active, or if its time index is empty or missing. A broker that starts creates missing indexes again.
 
     :raises OSError: a file can't be read.
     """
@@ -125,7 +125,7 @@ def first_batch_ms(segment: SegmentFiles) -> int | None:
 
 
 def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[BatchHead]:
-    """Yield the batches from a position in an index on; if no batch is there, all batches of the segment."""
+    """Yield the batches from an index entry's position on; all batches if none of them begins there."""
     heads = batch_heads(descriptor, position)
     first = next(heads, None)
     if position and (first is None or first.base_offset < segment.base_offset):
@@ -136,7 +136,7 @@ def _heads(descriptor: int, segment: SegmentFiles, position: int) -> Iterator[Ba
 
 
 def _last_position(segment: SegmentFiles) -> int:
-    """Return the position in the last entry of a segment's index; 0 if it has no entry."""
+    """Return the position in the last entry of a segment's offset index; 0 without a usable entry."""
     entry = _last_entry(segment.offset_index, _INDEX_ENTRY)
     return 0 if entry is None or not 0 <= entry[1] < segment.log.size_bytes else entry[1]
 
@@ -156,9 +156,9 @@ def _last_entry(path: str | None, entry: struct.Struct) -> tuple[int, int] | Non
 
 
 def _last_used(descriptor: int, entry: struct.Struct) -> tuple[int, int] | None:
-    """Return the last entry that isn't zero. Used entries come first, and only the very first may be zero.
+    """Return the last entry that isn't zero; None if all entries are zero.
 
-    The rest of a preallocated file is zero.
+    Used entries come first, and only the very first may be zero. The rest of a preallocated file is zero.
     """
 
     def read(place: int) -> tuple[int, int]:

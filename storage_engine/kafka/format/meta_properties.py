@@ -83,7 +83,7 @@ def _whole_number(values: Mapping[str, str], name: str, path: str) -> int | None
 
 
 def read_clean_shutdown(path: Path) -> int | None:
-    """Return the broker's epoch when it stopped; None if the marker is empty, as before Kafka 3.7.
+    """Return the epoch that the broker had at its stop; None if the marker is empty, as before Kafka 3.7.
 
     :raises CorruptFileError: the marker is neither empty nor in the form that a broker writes.
     :raises OSError: the marker can't be read. If it is missing, the broker runs or did not stop cleanly.

@@ -15,7 +15,7 @@ from storage_engine.kafka.format.file_names import corrupt
 VERSION = 1
 _HEADER = struct.Struct(">hIi")
 _CRC_END = 6
-"""The CRC covers the bytes after it."""
+"""Position after the CRC. The CRC covers the bytes from here on."""
 _ENTRY = struct.Struct(">qhiqiqiq")
 _NONE = -1
 _REMEDY = "Leave it where it is: the broker ignores it and reads the log. Compare the log with a replica."

@@ -37,7 +37,7 @@ RETENTION_SETTINGS = frozenset(
         "log.local.retention.bytes",
     }
 )
-"""Settings of a node that decide how long the segments of a topic without own settings stay."""
+"""A node's settings for retention. They apply to topics that have no such settings of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ServerProperties:
 
 
 def is_server_properties(path: Path) -> bool:
-    """Return whether a file is a node's: it names roles, or log directories and an id or ZooKeeper."""
+    """Return whether a file is a node's: it has roles, or log directories with an id or ZooKeeper."""
     if not path.is_file():
         return False
     try:
@@ -165,7 +165,7 @@ def _is_true(topic: Mapping[str, str], name: str) -> bool:
 
 
 def _default_retention_ms(node: Mapping[str, str]) -> int:
-    """Return the value of ``log.retention.ms`` if it isn't set (KafkaConfig#logRetentionTimeMillis)."""
+    """Return a node's retention without ``log.retention.ms`` (KafkaConfig#logRetentionTimeMillis)."""
     if "log.retention.minutes" in node:
         value = _number("log.retention.minutes", node["log.retention.minutes"])
         return UNLIMITED if value < 0 else value * _MINUTE_MS
@@ -173,7 +173,7 @@ def _default_retention_ms(node: Mapping[str, str]) -> int:
 
 
 def _hours_ms(node: Mapping[str, str], name: str) -> int:
-    """Return the value of a setting in hours; a week if it isn't set."""
+    """Return the milliseconds of a setting in hours; a week if the setting is missing."""
     value = _number(name, node.get(name, "168"))
     return UNLIMITED if value < 0 else value * HOUR_MS
 

@@ -1,4 +1,4 @@
-"""Drift of held topics: differences from the remembered state that other programs have caused. Pure."""
+"""Drift of held topics: changes by other programs since the remembered state. Pure."""
 
 from __future__ import annotations
 

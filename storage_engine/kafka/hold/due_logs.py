@@ -1,11 +1,11 @@
-"""Unproven segments of a node's logs: when its broker deletes them, and which it deleted without a proof.
+"""Unproven segments of a node's logs: when the broker will delete them, and which of them it has deleted.
 
 The active segment is included. The rule for age gives the time of a deletion. The rule for size gives it only
 if the log's latest growth is known. If it isn't certain that a segment stays, the segment counts as due.
 Segments above the high watermark count, too, because the watermark rises.
 
-Also the decision about a topic whose settings we have raised, on a node whose broker deletes by its own
-rules. Its settings are restored only if each of its logs that was ever held was judged at this look.
+This module also decides about topics whose settings we have raised, on a node whose broker deletes by its own
+rules. A topic's settings are restored only if this look judged each of the topic's logs that was ever held.
 Otherwise the settings stay raised, and a person is told.
 """
 
@@ -28,7 +28,7 @@ from storage_engine.model.store import FileFacts, Segment, SegmentId, SegmentSta
 Ranges = tuple[tuple[int, int], ...]
 """Ranges of offsets, each [first, end)."""
 _LONGEST_MS = 600_000
-"""Age at which the point from which growth is measured is replaced by a later point."""
+"""Growth is measured from a point in time. A point that is older than this is replaced by a later one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DueLog:
     unknown: str = ""
 
     def going(self, now_ms: int, margin_ms: float, times: float = 1) -> tuple[Segment, ...]:
-        """Return the segments that are deleted within ``times`` margins, each at most half of ``span_ms``."""
+        """Return segments that are deleted within ``times`` margins. A margin is at most ``span_ms / 2``."""
         until_ms = now_ms + times * (margin_ms if self.span_ms is None else min(margin_ms, self.span_ms / 2))
         return self._due_segments(until_ms)
 
@@ -91,7 +91,7 @@ def due_logs(
     """Return the unproven segments of each log, with the time at which the settings before the hold would
     delete them.
 
-    :param proven: the proven segments and their files. Another topic of the same name has other files.
+    :param proven: the proven segments and their files. A segment in another file counts as unproven.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
     changed = {held.topic for hold in (state, *others) for held in hold.settings}
@@ -177,7 +177,7 @@ def active_and_expired(
 
     No lake can contain these segments before they are closed.
 
-    :param kept: topics that stay held, because another store needs that.
+    :param kept: topics that stay held, because another store needs their raised settings.
     """
     for name, log in due_logs(seen, state, others, {}, now_ms).of.items():
         last = () if log.unknown or log.topic in kept else log.unproven[-1:]
@@ -267,7 +267,7 @@ def kept_span_ms(settings: RetentionSettings, bytes_per_ms: float | None) -> flo
 
 
 def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
-    """Return the bytes written to a log since a look; None if the segment that was active then is deleted."""
+    """Return the bytes written to a log after ``since``; None if the segment of ``since`` is deleted."""
     later = [segment for segment in segments if segment.base_offset >= since.base_offset]
     if not later or later[0].base_offset != since.base_offset:
         return None
@@ -275,7 +275,7 @@ def grown_bytes(segments: Sequence[SegmentFacts], since: Written) -> int | None:
 
 
 def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
-    """Return a log's growth in bytes a millisecond since it was remembered; None if not known."""
+    """Return a log's growth since its remembered point, in bytes a millisecond; None if not known."""
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms or (grown := grown_bytes(segments, since)) is None:
         return None
@@ -285,7 +285,7 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
     """Return a log's least growth in bytes a millisecond; None if not known.
 
-    This is for a log whose remembered segment is deleted, so that all present bytes were written later.
+    The remembered segment must be deleted: then all present bytes were written after the remembered point.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:
@@ -294,7 +294,7 @@ def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_m
 
 
 def written(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> Written | None:
-    """Return the point from which the next look measures growth. A recent point is kept."""
+    """Return the point from which the next look measures growth: the remembered one while it is recent."""
     since = None if known is None else known.written
     if since is not None and now_ms - since.at_ms < _LONGEST_MS and grown_bytes(segments, since) is not None:
         return since

@@ -19,7 +19,7 @@ from storage_engine.model.hold import HoldMemory, load_hold, save_hold
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 HELD_SETTINGS: Final = (RETENTION_MS, RETENTION_BYTES)
-"""Settings of a topic that alone decide when its records expire."""
+"""The only settings of a held topic that decide when its records expire."""
 UNLIMITED: Final = -1
 
 
@@ -37,9 +37,9 @@ class HeldSetting:
 
     :param topic_id: the topic's id. A topic with the same name and another id is another topic, which we
         never changed.
-    :param original: the value in effect before. If it wasn't the topic's own, our value is deleted to restore
-        it.
-    :param ours: values that we have set. The last one is the wanted value.
+    :param original: the setting before our change. If it wasn't the topic's own, our value is deleted to
+        restore it.
+    :param ours: values that we have set, or are about to set. The last one is the wanted value.
     :param is_set: the cluster has confirmed the change. Otherwise the old value may still be in effect.
     :param counts_from_ms: time from which the change is certainly in effect: brokers apply a change later
         than they show it.
@@ -71,7 +71,7 @@ class HeldSetting:
         return setting.is_own and setting.value in self.ours
 
     def is_ours(self, setting: TopicSetting) -> bool:
-        """Return whether nobody but us has changed the setting."""
+        """Return whether only we have changed the setting."""
         return self.has_set(setting) or (not self.is_set and setting == self.original)
 
 
@@ -210,7 +210,7 @@ def with_first_settings(node: Node, states: Sequence[HoldState]) -> Node:
 
 
 def from_their_starts(node: Node) -> Node:
-    """Return a node without segments below the leaders' log starts: they are deleted, though files remain."""
+    """Return a node without segments below the leaders' log starts: only files of such segments remain."""
 
     def cut_log(log: PartitionLog, start: int | None) -> PartitionLog:
         if start is None:
@@ -230,7 +230,7 @@ def from_their_starts(node: Node) -> Node:
 
 
 def is_same_topic(log: PartitionLog, live: LivePartition) -> bool:
-    """Return whether a log may belong to the present topic of its name: no topic id contradicts that."""
+    """Return whether a log may belong to the present topic of its name. A missing id doesn't forbid that."""
     if live.topic_id is None:
         return True
     try:

@@ -153,8 +153,8 @@ def ends_at_ms(topics: Collection[TopicAge]) -> int | None:
 def bearable_ms(kept_ms: int, rooms: Collection[tuple[int, int]]) -> int:
     """Return the time for which disks have room if no record is deleted, at most ``kept_ms``.
 
-    :param rooms: for each disk, the bytes that may be filled, and the bytes written within ``kept_ms``, of
-        which twice as many are expected.
+    :param rooms: for each disk, the bytes that may be filled, and the bytes written within the last
+        ``kept_ms``. Twice as many bytes are expected within the next ``kept_ms``.
     """
     times = [fills_in_ms(room, 2 * grown, kept_ms) for room, grown in rooms if grown]
     return min((kept_ms, *(ms for ms in times if ms is not None)))
@@ -189,7 +189,7 @@ def set_by_another(others: Sequence[HoldState], held: HeldSetting, setting: Topi
 
 
 def with_first_value(others: Sequence[HoldState], change: HeldSetting) -> HeldSetting:
-    """Return a planned change, with the value from before another store's change as its original value."""
+    """Return a planned change. If another store set the present value, that store's original value counts."""
     for setting in same_setting(others, change.topic_id, change.key):
         if setting.has_set(change.original):
             return replace(change, original=setting.original)
@@ -227,7 +227,7 @@ def let_go_by_others(others: Sequence[HoldState], log: str, topic_id: str) -> in
 
 
 def is_judged_elsewhere(others: Sequence[HoldState], log: str, topic_id: str, now_ms: int) -> bool:
-    """Return whether another held store has a replica of a log, and judges the unproven segments itself."""
+    """Return whether another store holds a replica of a log, and so judges the log's unproven segments."""
     return any(
         (known_log := state.logs.get(log)) is not None
         and known_log.topic_id == topic_id

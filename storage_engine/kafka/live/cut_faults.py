@@ -42,7 +42,7 @@ class Prefix:
 def log_fault(prefix: Prefix, live: LivePartition | None, cluster_id: str) -> str:
     """Return why no record of a log may be deleted through its leader; "" if nothing forbids it.
 
-    The reasons apply whether the node whose files were proven leads the log or not.
+    The reasons don't depend on which node leads the log.
     """
     if prefix.name.is_internal:
         return "it belongs to an internal topic"
@@ -62,7 +62,7 @@ def leader_fault(live: LivePartition | None) -> str:
 
 
 def cut_to_held(plan: LogPlan, unheld: Mapping[str, str], live: LiveFacts | None) -> LogPlan:
-    """Keep all segments of a log that isn't held, or that has no leader, in a plan for our own deletions.
+    """Return a plan for our own deletions. It keeps all segments of a log without a hold or a leader.
 
     :param unheld: reasons why logs aren't held, by name.
     """

@@ -144,7 +144,7 @@ def cluster_of(seen: SeenNode) -> str:
 
 
 def looked_at(live_node: LiveNode, state: HoldState, now_ms: int) -> HoldState:
-    """Return the state with the time of this look, and for how long raised settings keep records."""
+    """Return the state, with the time of this look and the time for which raised settings keep records."""
     holds_for_ms = 0 if live_node.live.hold == STRICT else live_node.live.hold_hours * HOUR_MS
     return replace(state, looked_at_ms=now_ms, holds_for_ms=holds_for_ms)
 
@@ -169,7 +169,7 @@ def _status(
     drift: tuple[Drift, ...],
     too_short: Mapping[str, str],
 ) -> HoldStatus:
-    """Return the status of a hold, from the settings at the look and those that were set after the look.
+    """Return the status of a hold. Settings that were raised after the look count with their new values.
 
     Each log is judged separately. The store plans no deletion from logs that aren't held.
 
@@ -292,7 +292,7 @@ def end_hold(live_node: LiveNode, now_ms: int) -> HoldStatus:
 _TIMES = 1.25
 """A topic stays held while records are due within this many margins, so that settings don't oscillate."""
 LOOKS = 3
-"""Number of attempts to read a node while its files vanish, or while other stores change its settings."""
+"""Number of attempts to read a node while its files vanish, or while other stores change settings."""
 NOT_HELD = "no topic is held: no unarchived segment will be deleted soon"
 
 

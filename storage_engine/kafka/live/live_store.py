@@ -69,7 +69,7 @@ class TopicsHold(StoreHold):
 
 @dataclass(frozen=True, slots=True)
 class LockedTopics(LockedStore):
-    """A node whose hold is in effect. The logs' leaders delete the segments below the log starts."""
+    """A node whose hold is in effect. Segments below their leaders' log starts count as deleted."""
 
     node: LiveNode = field(kw_only=True)
 
@@ -92,7 +92,7 @@ class LiveKafkaStore(KafkaStore):
         return TopicsHold(self.node)
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot. Files tell which segments are sealed; leaders tell how far they are copied.
+        """Return the snapshot. Files tell which segments are sealed; leaders tell their high watermarks.
 
         :raises BrokerError: the cluster doesn't answer.
         :raises NotOnBrokerError: the directories belong to another cluster.

@@ -2,7 +2,7 @@
 
 A fact that the cluster refuses to tell is unknown, and is reported. If no broker answers, the look fails.
 
-For findings from the running cluster's answers, only the topics' ids are read from files.
+Findings come from these answers and from a node that was read before. They only read files with topics' ids.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield findings about a node's partitions, also from answers about another topic of the same name."""
+    """Yield findings about a node's partitions, also if their topic was deleted and created again."""
     node_id = node_id_of(node)
     for _, log in node.logs:
         partition = facts.partitions.get(log.name.log)
@@ -256,7 +256,7 @@ def offline_findings(node: Node) -> Iterator[Finding]:
 
 
 def waiting_files(node: Node) -> Iterator[Finding]:
-    """Yield a finding about files below the leaders' log starts: so far only their records are deleted."""
+    """Yield a finding about files below the leaders' log starts. The broker has yet to remove these files."""
     partitions = {} if node.live is None else node.live.partitions
     waiting = [
         (log.name.log, files.log.size_bytes)
@@ -313,7 +313,7 @@ class LiveNode(OpenNode):
         return self.cluster
 
     def look(self, now_ms: int) -> SeenNode:
-        """Read the node's logs for a hold. ``seen``, the node at an earlier snapshot, stays as it is.
+        """Read the node's logs for a hold. ``seen`` stays the node at an earlier snapshot.
 
         A failed directory doesn't stop the broker, so it doesn't prevent a hold of logs in other directories.
         """

@@ -1,15 +1,15 @@
-"""Delete exactly the approved segments through the running cluster: each leader moves its log start to their
-end, and no further.
+"""Delete exactly the approved segments through the running cluster: each leader moves its log start to the
+end of these segments, and no further.
 
-Kafka's own call (DeleteRecords) checks little. It deletes records of open transactions, and whatever records
-the leader has, even if the proven files belong to another log. So all of that is checked first, for each log
-separately. A log whose leader, replicas or topic are unknown is left alone.
+Kafka's own call (DeleteRecords) checks little. It deletes records of open transactions. It also deletes any
+other records that the leader has, even if the proven files belong to another log. So both cases are excluded
+first, for each log separately. A log whose leader, replicas or topic are unknown is left alone.
 
 Each node's broker deletes the files in its next round. Records below the leader's log start count as deleted.
 
 Before the call, the coming deletion is remembered durably. After a time-out, the leader's log start shows the
 result. The call names no epoch, so any leader carries it out. Therefore the leaders' epochs are read right
-before and after the call. A leader that has changed in between must show that it has the proven records.
+before and after the call. If the leader has changed, the new one must show that it has the proven records.
 
 A single batch shows, by offset and epoch, whether a log's leader has the same records as a node's files. A
 leader numbers its batches with its epoch, and each replica copies them in order from one leader at a time. So
@@ -180,9 +180,9 @@ def find_cut_fault(
 
 
 def witness_of(prefix: Prefix, offset: int, high_watermark: int) -> Witness:
-    """Return a batch at or after an offset, by which a log's leader can show that it has the same records.
+    """Return a batch at or after an offset, by which a log's leader can show that it has this node's records.
 
-    :param offset: the leader's records below it must be the same.
+    :param offset: the leader's records below this offset must be the same as this node's.
     :raises ChangedUnderUsError: there is no such batch, or a file can't be read.
     """
     segments = [files for files in prefix.log.segments if files.base_offset >= prefix.segments[0].base_offset]
@@ -461,10 +461,10 @@ class Witness:
 
 
 def find_witness(segments: Sequence[SegmentFiles], boundary: int, high_watermark: int) -> Witness | None:
-    """Return the first batch that consumers get and that ends at or after a boundary; None without such a
-    batch.
+    """Return the first batch that consumers get and that ends at or after a boundary. Return None if no such
+    batch lies below the high watermark.
 
-    :param segments: segments of a log, from the segment that ends at the boundary on.
+    :param segments: segments of a log, from the segment with the last record below the boundary on.
     :raises OSError: a file can't be read.
     """
     for segment in segments:

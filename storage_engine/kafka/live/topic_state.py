@@ -270,7 +270,7 @@ def _cannot_be_held(kept: RetentionSettings | str, live: LivePartition | None) -
 
 
 def _from(log: PartitionLog, kept_from: Mapping[str, int] | None) -> PartitionLog:
-    """Return a log without the segments before the first one that must stay."""
+    """Return a log with only its segments that must stay; ``kept_from`` is as for :func:`observe`."""
     if kept_from is None:
         return log
     first = kept_from.get(log.name.log)

@@ -135,7 +135,7 @@ class PartitionState:
 class ClusterMetadata:
     """Topics and settings, as of the end of this node's copy.
 
-    :param partition_states: by the topic's id and the partition's number; only on request.
+    :param partition_states: states by the topic's id and the partition's number; empty unless requested.
     :param node_settings: dynamic settings by node, made while the cluster ran; "" means all nodes.
     :param partitions: numbers of a topic's partitions in the whole cluster, by the topic's id.
     """

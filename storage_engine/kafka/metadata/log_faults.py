@@ -34,7 +34,7 @@ def link_fault(log: PartitionLog) -> str:
 
 
 def topic_fault(log: PartitionLog, topics: TopicSettings) -> str:
-    """Return why a log doesn't belong to the present topic of its name; "" if it does, or may do so."""
+    """Return why a log doesn't belong to the present topic of its name; "" if it may belong to it."""
     topic_id = topics.metadata.topic_ids.get(log.name.topic)
     if topic_id is None:
         return ""

@@ -1,4 +1,4 @@
-"""Retention of each topic's segments from a node's files, or the reason why it is unknown."""
+"""Retention of each topic's segments, as a node's files tell it, or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TopicSettings:
 
     :param node: settings that apply if a topic has none of its own.
     :param unknown: why topics' own settings aren't known; "" if they are known.
-    :param live: all settings of topics as their running cluster reports them, by topic. They win.
+    :param live: all settings of topics as their running cluster reports them, by topic. They win over others.
     :param replicas_unknown: why the metadata don't tell which nodes have a partition; "" if they tell it.
     :param only_replicas: logs of the node that are known to have no replica on another node.
     """
@@ -59,7 +59,7 @@ class TopicSettings:
         return not isinstance(topic, str) and topic.remote
 
     def values(self, topic: str) -> Mapping[str, str]:
-        """Return a topic's settings by Kafka's names: all that its cluster reports, or else its own."""
+        """Return a topic's settings by name: all that its cluster reports, or else those in the metadata."""
         return self.live.get(topic) or self.metadata.topic_settings.get(topic, {})
 
 
@@ -71,7 +71,7 @@ def _read(node: Mapping[str, str], topic: Mapping[str, str]) -> RetentionSetting
 
 
 def read_topic_settings(node: Node) -> TopicSettings:
-    """Read the topics' settings from a node's disk. Settings that can't be read are unknown: no error."""
+    """Return topics' settings from a node's disk and its cluster's answers. Unknown settings are no error."""
     properties, metadata, unknown = node.properties, ClusterMetadata(), ""
     replicas_unknown = _UNREAD
     if properties is None:
@@ -105,7 +105,7 @@ def read_topic_settings(node: Node) -> TopicSettings:
 
 
 def _only_replicas(node: Node, metadata: ClusterMetadata) -> Iterator[str]:
-    """Yield the logs of a node that no other node has, by its running cluster or its own metadata."""
+    """Yield a node's logs that no other node has: so says the running cluster or the node's metadata."""
     live = {} if node.live is None else node.live.partitions
     for _, log in node.logs:
         topic_id = metadata.topic_ids.get(log.name.topic)

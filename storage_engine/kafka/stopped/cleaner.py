@@ -1,8 +1,8 @@
 """State of the broker's log cleaner, from its files.
 
 A cleaner that dies leaves only one line in the broker's log. A living cleaner writes a checkpoint after each
-log that it has cleaned. So the cleaner is dead if it has written none since a log became due, and the log has
-been due for an hour.
+log that it has cleaned. So the cleaner is dead if a log has been due for an hour, no checkpoint was written
+since it became due, and no new segment within an hour.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FOREVER = (1 << 63) - 1
 class CleanerSettings:
     """Settings that decide when a compacted log is due (LogCleanerManager#grabFilthiestCompactedLog).
 
-    :param dirty_ratio: uncleaned share from which on the log is due.
+    :param dirty_ratio: a log is due if the uncleaned share of its closed segments is larger than this.
     :param lag_ms: records younger than this aren't cleaned.
     :param max_lag_ms: a record of this age makes its log due.
     """

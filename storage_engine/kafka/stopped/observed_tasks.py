@@ -3,7 +3,7 @@
 The tasks of a running broker are only observed, in its files and, on request, in its cluster's answers.
 
 A clean stop flushes all logs and writes all checkpoints (LogManager#shutdown). So for a stopped broker, three
-tasks are only verified. The other two tasks remove files: a cleanup may remove the files that they left.
+tasks are only verified. The other two tasks remove files: our cleanup may remove files that these two left.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def deleted_directories(node: Node) -> Iterator[PartitionLog]:
 
 
 def _all_files(path: Path) -> tuple[list[FileFacts], str]:
-    """Return a directory's files and ""; or no files and a reason if not all of them are files of a log."""
+    """Return a directory's files and "". If a file isn't a log's, return no files and the reason."""
     files = []
     with os.scandir(path) as entries:
         for entry in entries:
@@ -199,8 +199,9 @@ def _unlink(facts: FileFacts, directory: int) -> None:
     current = FileFacts.of_stat(facts.path, os.stat(name, dir_fd=directory, follow_symlinks=False))
     if current != facts:
         raise ChangedUnderUsError(
-            f"{facts.path}: expected it as it was a moment ago, {facts}, found {current}: somebody changes "
-            "the node's files while its broker is stopped. It was not deleted. Find out who does.",
+            f"{facts.path}: expected the file as it was a moment ago, {facts}, found {current}: somebody "
+            "changes the node's files while its broker is stopped. The file was not deleted. Find out who "
+            "changes files.",
             path=facts.path,
         )
     os.unlink(name, dir_fd=directory)
@@ -424,7 +425,7 @@ def _deleted_logs(node: Node, topics: TopicSettings, now_ms: int) -> BrokerTask:
 def stopped_tasks(
     node: Node, topics: TopicSettings, now_ms: int, stopped: StoppedNode | Fault
 ) -> tuple[BrokerTask, ...]:
-    """Return the state of each task when the node's broker stopped, and the files that the broker left.
+    """Return the state in which a stopped broker left each task, and the files that it left to be removed.
 
     :param node: the node with those log directories that are to be read.
     :param stopped: the state of all of its directories, or why no file may be deleted.

@@ -1,11 +1,11 @@
-"""Deletion of a stopped node's oldest segments, and a plan's deletions that are safe without the broker.
+"""Deletion of a stopped node's oldest segments, and reasons to keep segments while the broker is stopped.
 
 No checkpoint is written. If a log has lost its first segments, a broker takes the first remaining segment as
 the log's start, even if ``log-start-offset-checkpoint`` contains a lower offset. If we raised that entry
 first, the broker would also delete segments whose deletion we refuse a moment later.
 
 The rules of retention tell which segments have expired. A running broker also knows facts that its files
-don't contain. If such a fact about a log isn't certain, the whole log stays, with that as the reason.
+don't contain. If such a fact about a log isn't certain, the whole log stays, and the reason names the fact.
 """
 
 from __future__ import annotations
@@ -208,12 +208,12 @@ _CRASHED: Fault = (
 
 
 def stopped_node(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return a cleanly stopped node's state from its files, or the reason that keeps all of its logs."""
+    """Return a cleanly stopped node's state from its files, or the reason to keep all of its logs."""
     return _CRASHED if node.left_uncleanly else read_stopped(node, topics)
 
 
 def read_stopped(node: Node, topics: TopicSettings | None = None) -> StoppedNode | Fault:
-    """Return the node's state from its files, or the reason why that state keeps all of its logs.
+    """Return the node's state from its files, or the reason to keep all of its logs.
 
     :param topics: its topics, as read before. If None, or if its cluster was asked, the files are read here.
     """

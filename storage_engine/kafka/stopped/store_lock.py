@@ -70,7 +70,7 @@ class LockedDirectories(LockedStore):
 def lock(directories: Sequence[Path]) -> Iterator[LockedDirectories]:
     """Keep every broker and every other run away from log directories until the block ends.
 
-    If another of our runs has a lock, wait for it.
+    If another of our runs has such a lock, wait for that run.
 
     :raises StoreNotFoundError: a directory is missing; it isn't made.
     :raises StoreBusyError: a broker runs, another process has files of a directory open, or a lock file can't
@@ -168,7 +168,10 @@ def _remedy(error: OSError) -> str:
             "file system, and mount it for writing (mount -o remount,rw). Then run this again."
         )
     if error.errno in (errno.EACCES, errno.EPERM):
-        return "Run this as the broker's user or as root on the broker's host, or give that user the file."
+        return (
+            "Run this as the broker's user or as root on the broker's host, or make the broker's user the "
+            "owner of the file."
+        )
     if error.errno == errno.ELOOP:
         return (
             "It is a symbolic link: remove it while the broker is stopped. The broker creates its own file."

@@ -1,4 +1,4 @@
-"""Logs without a directory on a node: whether the node should have them, by its own copy of the metadata.
+"""Logs without a directory on a node. The node's copy of the metadata tells whether it should have them.
 
 The copy tells which topics exist, and which nodes have their partitions. If it can't be read, or ends earlier
 than before, nothing is known about missing logs.

@@ -189,7 +189,7 @@ def test_a_store_whose_record_follows_a_copy_is_named_and_comes_back(managed: Ma
     shutil.copytree(store.root, f"{store.root}-copy")
     copy = replace(store, root=f"{store.root}-copy")
     Journal(store.journal_url).move_store(store_id, copy.real_root)
-    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it at {copy.real_root} on"):
+    with pytest.raises(StoreIdentityError, match=rf"where the journal knows it, at {copy.real_root} on"):
         plan_and_archive(store, "two")
     move(store, "orders", "ann", "the record is the copy's")
     assert clean(store, "two").deleted[0].base_offset == MIB
