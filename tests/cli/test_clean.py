@@ -53,7 +53,7 @@ def test_a_store_in_use_is_refused_also_where_nothing_has_expired(cli, store_cop
         refused = cli(*words)
         assert refused.exit_code == 1
         assert f"{store}/lock is locked by process {holder} (" in refused.err
-        assert "name it: --broker ADDRESS at a shell" in refused.err
+        assert "name the broker: --broker ADDRESS at a shell" in refused.err
         assert cli(*words, "--dry-run").exit_code == 0
     assert cli(*words).exit_code == 0
 
