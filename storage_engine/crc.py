@@ -1,4 +1,4 @@
-"""CRC-32 (zlib's polynomial) and CRC-32C (Castagnoli's polynomial) for the kernels.
+"""CRC-32 (zlib's polynomial) and CRC-32C (Castagnoli's) for the kernels, by compiled functions if possible.
 
 The isal wheel's shared object exports Intel's ``crc32_gzip_refl``, many times as fast as zlib's, and
 ``crc32_iscsi``. On a platform without them the kernels use a table. The result is the same.
@@ -25,7 +25,7 @@ _SYMBOL_C = "crc32_iscsi"
 _ARGUMENTS_C = [ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32]
 _SYMBOL = "crc32_gzip_refl"
 _WIDE_SYMBOL = "crc32_gzip_refl_avx2"
-"""A function twice as fast as isal's own choice on processors without AVX-512."""
+"""This function is twice as fast, but isal's own dispatch doesn't choose it on processors without AVX-512."""
 _WIDE_FEATURES = ("avx2", "vpclmulqdq")
 _SELF_TEST_SIZES = (0, 1, 7, 16, 63, 64, 255, 1024, 4099)
 
