@@ -183,7 +183,7 @@ def test_dependents_that_went_before_an_error_are_not_said_to_be_there(
 
     monkeypatch.setattr(module.LineIndexes, "delete", fails)
     steps.release(planned, "r")
-    with pytest.raises(BrokerPackageError, match=r"'late'\. A part of the request may be done") as failed:
+    with pytest.raises(BrokerPackageError, match=r"'late'\. A part of it may be done") as failed:
         steps.clean_dependents(planned, "r")
     assert "Nothing was changed" not in str(failed.value)
 

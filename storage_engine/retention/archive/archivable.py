@@ -99,11 +99,11 @@ def still_unproven(
 def unproven_and_credited(
     journal: Journal, record: StoreRecord, proofs: Proofs, segments: Sequence[Segment]
 ) -> tuple[list[Segment], Mapping[SegmentId, Sequence[Receipt]]]:
-    """Return the segments that have to be archived, and for segments that replicas archived, their receipts.
+    """Return the segments that have to be archived, and replicas' receipts by the segment that they prove.
 
-    If a lake can't be asked, the journal's record of what was archived there counts. By that record a segment
-    isn't archived again, but it is never deleted. A touched file counts as proven if its present state was
-    compared with the archived bytes. A segment that another replica archived counts as proven, too.
+    If a lake can't be asked, the journal's record of what was archived there counts. That record saves
+    archiving a segment again, but never permits its deletion. A touched file counts as proven if its present
+    state was compared with the archived bytes. A segment that another replica archived isn't archived again.
     """
     missing = proofs.unproven(segments)
     if not missing:
@@ -288,7 +288,7 @@ class LogLooks:
                 )
 
     def parts(self, last: Listed, log_ids: Mapping[str, str]) -> Iterator[_SeenPart]:
-        """Yield, for each log, the range that earlier looks saw and that is below its min offset now."""
+        """Yield, for each archivable log, the range that looks have seen below its present min offset."""
         begins = {
             (log.name, log_ids.get(log.name, "")): log.min_offset
             for log in last.snapshot.logs
@@ -313,7 +313,8 @@ def missing_ranges(
     """Yield the ranges that are missing between the lowest known offset and the end of each log. Pure.
 
     :param known: the logs as earlier looks saw them.
-    :param in_part: segments that lakes have without some topics. They are known offsets, but not covered.
+    :param in_part: segments that lakes have without some topics. Their offsets are known, but don't count as
+        covered.
     """
     partial_spans = [span for span in in_part if span.lineage == lineages.of(span.log)]
     places: dict[str, list[Covered]] = defaultdict(list)

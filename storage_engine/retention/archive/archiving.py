@@ -171,7 +171,7 @@ def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
 
 
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
-    """Return, by subject of each segment that a run archived again, the fault of the earlier copy."""
+    """Return the faults of earlier copies, by subject of the segments that a run archived again."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
@@ -289,7 +289,7 @@ def _check_in_place(segment: Segment) -> Segment | None:
 def _settle(
     planned: Segment, now: Segment, to_archive: dict[SegmentId, Segment], waiting: dict[SegmentId, str]
 ) -> None:
-    """Add a segment, as it is now, to ``to_archive``. If it has to wait, add the reason to ``waiting``."""
+    """Add a segment, as it is now, to ``to_archive``. If it has to wait, add why to ``waiting`` instead."""
     why = lacking_companions(planned, now)
     if (now.id, now.end_offset, now.state) != (planned.id, planned.end_offset, planned.state):
         why = (
@@ -311,7 +311,7 @@ _WAIVABLE = (CommitStateUnknownError, CorruptFrameError, LakeUnavailableError, P
 LISTINGS = 10
 """The most listings of a store while files vanish. Brokers delete files only every few minutes."""
 FAILED_LOGS = 20
-"""The search for failed logs ends after more than this number, because each costs an attempt or two."""
+"""If more logs fail, the search for failed logs ends, because each costs an attempt or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class ArchiveResult:
     :param waiver: the waiver that permits the release; None if the lake has all required segments.
     :param error: why segments are not in the lake, if there is a waiver.
     :param lake: the lake that took the segments; "" if there was nothing to archive.
-    :param notices: notices for a person, such as on lakes that could not be used.
+    :param notices: notices, such as on a lake that could not be used, or a stamp that could not be written.
     :param refused: logs that could not be archived or lack a file, while other logs were archived.
     :param kept_out: sealed segments that the broker's rules keep out, for now or for good.
     :param wrong_lakes: why lakes of the store can't be used as they are, each with the remedy.
@@ -394,7 +394,8 @@ def archive_planned(
     :param archive_with: copies, proves and commits, in this process or elsewhere.
     :param accept_damage: archive bytes that don't decode, exactly as they are.
     :raises StorageEngineError: an error of :func:`archive_jobs` or ``archive_with`` that no waiver excuses. A
-        log's error is raised if every log of the plan fails or lacks a file, or if a waiver can't excuse it.
+        log's error is raised if every log of the plan fails or lacks a file, or if the plan has a waiver that
+        can't excuse the error.
     """
     context = open_context(store)
     run = context.run(run_key)

@@ -67,8 +67,8 @@ def find_moved(
 ) -> dict[SegmentId, Segment]:
     """Return, by former id, the segment that now has the records of a moved segment.
 
-    A broker may have moved the log to another directory, or its cleaner merged segments into one. Logs whose
-    name another log has by now are left out. So are segments whose records no present segment has.
+    A broker may have moved the log to another directory, or its cleaner may have merged segments.
+    Logs whose name another log has by now are left out. So are segments whose records no present segment has.
 
     :raises StorageEngineError: the broker can't tell its logs apart.
     :raises OSError: a file can't be read.
@@ -260,7 +260,7 @@ def record_missing(context: Context, run: Run, missing: Sequence[MissingRange]) 
 
 
 def _read_left_out(context: Context, permits: ArchivePermits) -> Mapping[str, list[Interval]]:
-    """Return, by log, the ranges whose receipts lack no topics but those that archive rules leave out now.
+    """Return, by log, the ranges whose receipts lack topics, if archive rules leave all of these out now.
 
     :raises LakeUnavailableError: a lake can't be read.
     """

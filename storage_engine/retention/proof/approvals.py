@@ -94,7 +94,7 @@ def record_policy(context: Context, run: Run) -> RecordedPolicy:
 
 
 def _kept_ms(context: Context) -> int | None:
-    """Return for how many ms settings keep segments; None if unknown, or if only a store's files set it."""
+    """Return for how many ms settings keep segments. None if unknown, or if only a store's files say so."""
     if not may_set_age(context.store):
         return None
     kept_ms = course_of(context.broker).kept_ms()
@@ -130,7 +130,7 @@ def record_starter(context: Context, run: Run, starter: Starter | None) -> None:
 
 
 def starters_of(journal: Journal, run: Run) -> tuple[Starter, ...]:
-    """Return the starters of a run: several if the run was killed before its plan, and begun again."""
+    """Return the starters of a run: several if it was killed before its plan was recorded."""
     intents = journal.events(run, Step.APPROVAL, Phase.INTENT)
     return tuple(from_jsonable(Starter, event.payload) for event in intents if event.subject == _STARTER)
 
@@ -362,8 +362,8 @@ def lower_policy(
 ) -> RecordedPolicy | None:
     """Ask for a lower policy, or approve one that another person has asked for.
 
-    The store's settings have to be lowered as well: otherwise they raise the policy again. A wanted minimum
-    retention also lowers the broker's retention in the record. Without a minimum, the next run records the
+    The store's settings have to be lowered as well: otherwise they raise the policy again. A shorter minimum
+    retention also replaces the broker's recorded retention. Without a minimum, the next run records the
     retention that the broker has then. The next run also records whether proof is required.
 
     :return: the recorded policy from now on, or None if another person has to ask for the same.

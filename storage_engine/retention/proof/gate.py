@@ -45,7 +45,7 @@ class Passage(StrEnum):
     PROVEN = "proven"
     """There is a valid receipt, and the file is unchanged since it was proven."""
     HASH_AGAIN = "hash-again"
-    """There is a valid receipt, but a write is possible. The segment passes if its SHA-256 is unchanged."""
+    """There is a valid receipt, but a write is possible. The file passes if its SHA-256 is the receipt's."""
     ARCHIVE_OFF = "archive-off"
     WAIVED = "waived"
     NOT_ARCHIVED = "not-archived"
@@ -154,7 +154,7 @@ class Consent:
     :param why: why a second person has to approve the plan, as a clause, or "" if nobody has to.
     :param approval: the approval that counts, or None.
     :param lacks: why no approval counts, as a clause, or "" if one counts or none is needed.
-    :param waiver: the plan's waiver at the judgement. A later waiver isn't used.
+    :param waiver: the plan's waiver that was judged. A later waiver isn't used: persons have to see it first.
     """
 
     why: str

@@ -163,7 +163,10 @@ def _space_is_the_cause(context: Context, request: PlanRequest, now_ms: int) -> 
 
 
 def _list_present(journal: Journal, store_id: str) -> list[Quarantine]:
-    """Return the quarantines that may be emptied: they may have files, and no undo of them is open."""
+    """Return the quarantines that may have files, without those of open undos.
+
+    If an undo is open, a person wants the files back.
+    """
     recorded = quarantines(journal, store_id)
     return [q for q in recorded if q.there and q.state is not QuarantineState.UNDOING]
 
@@ -216,7 +219,7 @@ def _empty(keeper: Keeper, run_key: str, why: str, now_ms: int) -> str:
 
 
 class _HeldError(Exception):
-    """Ends the emptying of a quarantine, because a lake's hold keeps the rest. The text is a clause on it."""
+    """Ends the emptying of a quarantine, because a lake's hold keeps the rest. Its text names the hold."""
 
 
 def _reason_to_stay(keeper: Keeper, run: Run, quarantine: Quarantine, lease: Lease) -> str:

@@ -34,7 +34,7 @@ _NOTHING = "no file"
 
 
 def signs_of(paths: Iterable[Path]) -> dict[str, str]:
-    """Return path → present facts of a file. A rename or a link of the file doesn't change these facts."""
+    """Return the present facts of files, by path. A rename or a link of a file doesn't change these facts."""
     return {str(path): _facts_text(str(path)) for path in paths}
 
 

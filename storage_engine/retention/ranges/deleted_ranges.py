@@ -267,7 +267,7 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row. Ranges with the key's first four fields don't overlap."""
+    """Return the key of ranges that make one row. Rows with the same first four fields never overlap."""
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 

@@ -94,8 +94,8 @@ def gone_spans(
 ) -> tuple[ReleasedSpan, ...]:
     """Return the ranges that others deleted, for comparison with store and lake.
 
-    Some ranges are marked as excused: those that were deleted before the present lineage was opened, those
-    that a rule permits to delete without a copy, and losses that a person accepted.
+    Some ranges are marked as excused, because a person has decided so. These are ranges that were deleted
+    before the present lineage was opened, ranges that a rule lets go without a copy, and accepted losses.
 
     :param unasked: locations of the lakes that can't be asked now.
     """

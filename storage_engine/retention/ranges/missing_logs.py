@@ -101,7 +101,7 @@ def kept_logs(journal_url: str, store_id: str) -> tuple[SeenLog, ...] | None:
     if version != _VERSION:
         raise RunStateError(
             f"store {store_id}: expected its remembered logs in version {_VERSION}, found version "
-            f"{version}. Nothing was changed. Use the release of storage-engine that wrote these logs."
+            f"{version}. Nothing was changed. Use the release of storage-engine that remembered them."
         )
     return from_jsonable(_Logs, json.loads(zlib.decompress(content))).logs
 

@@ -134,8 +134,8 @@ Types = Mapping[str, Set[type]]
 MEND: Final = "Mend the package that brings the broker."
 UNCHANGED: Final = f"Nothing was changed. {MEND}"
 _ASKED: Final = f"Asking changed nothing. {MEND}"
-"""End of errors of questions. A step may ask after a deletion, so :data:`UNCHANGED` would be wrong there."""
-MAY_BE_DONE: Final = f"A part of the request may be done. The next run finds out which. {MEND}"
+"""End of a question's error. A step may ask after a deletion, so :data:`UNCHANGED` would be wrong there."""
+MAY_BE_DONE: Final = f"A part of it may be done. The next run finds out. {MEND}"
 _INT: Final[Set[type]] = frozenset({int})
 _TEXT: Final[Set[type]] = frozenset({str})
 _SENTENCE: Final[Set[type]] = frozenset({str, Text})
@@ -218,26 +218,26 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "archivable": "say which segments may be archived",
     "causes.triggers": "say which causes hold",
     "causes.watch": "look at clock and disks",
-    "consumers.pending": "list the messages that the broker still has to deliver",
+    "consumers.pending": "list the messages that it still has to deliver",
     "consumers.unread": "say which messages consumers have not read",
     "consumers.unread_by_log": "tell what consumers have not read of each log",
-    "course.deletes_at_ms": "say when the broker deletes segments",
-    "course.kept_ms": "say how long the broker keeps segments",
+    "course.deletes_at_ms": "say when it deletes segments",
+    "course.kept_ms": "say how long it keeps segments",
     "course.oldest_message_ms": "say when its oldest message was stored",
     "course.rule_config": "tell its rules",
     "course.sealed_at_ms": "say when segments were last written to",
     "course.start": "give the starting point of a simulation",
-    "data_paths": "name the directories that the broker writes to",
+    "data_paths": "name the directories that it writes to",
     "dependents.find": "list the dependents of segments",
-    "dependents.unread": "name the dependents that were left out",
+    "dependents.unread": "name the dependents that it left out",
     "glance": "describe its store",
     "hold.end": "end its hold",
     "hold.held_until_ms": "say when the hold ends",
     "hold.hold_due": "hold segments that are soon deleted",
-    "hold.holds": "say which logs are held",
+    "hold.holds": "say which logs it holds",
     "hold.renew": "hold its store",
     "hold.status": "describe its hold",
-    "hold.unheld_segments": "list the segments that the broker deletes without a hold",
+    "hold.unheld_segments": "list the segments that it deletes without a hold",
     "identities.absences": "say why logs are missing",
     "identities.contradiction": "say whether a log is the archived one",
     "identities.is_present": "tell its directories",
@@ -245,11 +245,11 @@ QUESTIONS: Final[Mapping[str, str]] = {
     "identities.read": "name its logs",
     "is_live": "say whether its broker runs",
     "limit.may_archive": "say whether its store may be archived",
-    "limit.why": "say whether segments may be deleted from its store",
+    "limit.why": "say whether segments may be deleted from it",
     "lock.check": "check its lock",
     "lock.check_deletable": "say whether its segments may be deleted",
     "lock.deleted": "say which segments are deleted",
-    "lock.max_delete_batch": "say how many segments one deletion accepts",
+    "lock.max_delete_batch": "say how many segments it deletes at once",
     "lock.notices": "name the checks that could not be made",
     "plan": "plan deletions in its store",
     "process.checkpoint": "read its checkpoint",
@@ -538,9 +538,9 @@ def _check_segments(segments: Sequence[Segment], logs: Sequence[str], where: str
         if is_one_log and not (grows and is_behind):
             refuse(
                 at(number + 1),
-                "segments that are sorted, oldest first, and don't overlap, so here an offset of "
-                f"{ends[number]} or more",
-                f"this segment behind [{starts[number]}, {ends[number]})",
+                "segments that are sorted, oldest first, and don't overlap, so the next one at "
+                f"{ends[number]} or after it",
+                f"it after [{starts[number]}, {ends[number]})",
             )
     sealed = [state is SegmentState.SEALED for state in map(attrgetter("state"), segments)]
     for number, (is_one_log, before, this) in enumerate(zip(same, sealed, sealed[1:], strict=False)):
@@ -618,7 +618,7 @@ def propose(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int, request: P
 
 
 def due_now(store: BrokerStore, snapshot: StoreSnapshot, now_ms: int) -> tuple[Segment, ...]:
-    """Return the segments that a cleanup would delete if a person requested the cleanup now."""
+    """Return the segments that a cleanup would delete by its rules if a person requested the cleanup now."""
     most = sum(len(log.segments) for log in snapshot.logs)
     return propose(store, snapshot, now_ms, PlanRequest(manual=True, max_segments=most)).to_delete
 

@@ -136,7 +136,7 @@ def check_new_lake(store: ManagedStore, lake: LakeConfig, data_paths: Sequence[P
 
 
 def shared_disk_notice(store: ManagedStore, broker: BrokerStore, data_paths: Sequence[Path]) -> str:
-    """Return a notice of our files on a running broker's disks if no setting names the broker.
+    """Return a notice on our files on a running broker's disks if no setting names the broker.
 
     If the settings name the broker, :func:`check_disks` refuses such files instead.
 

@@ -42,7 +42,7 @@ MOVE_RUN = "move"
 class Move:
     """A store's old and new names and places.
 
-    :param person: the person who decided the move, or "" if the stamp proves the move without a decision.
+    :param person: the person who decided the move, or "" if the stamp proves it and nobody had to decide.
     """
 
     from_name: str | None
@@ -115,7 +115,7 @@ def has_come(store: ManagedStore, journal: Journal, record: StoreRecord) -> bool
 
 
 def move_notice(journal: Journal, record: StoreRecord) -> tuple[str, ...]:
-    """Return a notice of the last move, if the stamp proved it and no plan was recorded after it."""
+    """Return a notice of the last move, if the stamp proved it and no plan followed; otherwise empty."""
     moved = journal.last_result(record.store_id, Step.MOVE)
     planned = journal.last_result(record.store_id, Step.PLAN)
     if moved is None or (planned is not None and planned.event_id > moved.event_id):
@@ -233,7 +233,7 @@ def _check_place(store: ManagedStore, journal: Journal, stamp: Stamp) -> None:
 
 
 def _find_stamped(store: ManagedStore, journal: Journal, stamp: Stamp) -> StoreRecord | None:
-    """Return the journal's record of a stamped store that came from another machine; None without one.
+    """Return the journal's record of a stamped store that came from another machine, or None if unknown.
 
     :raises StoreIdentityError: the journal knows the store at another place, and nothing proves that it left.
     """
@@ -281,7 +281,7 @@ def _check_name(
 
 
 def check_free(store: ManagedStore, remembered: Iterable[StoreSummary]) -> None:
-    """Make sure that no store in the lakes already has the name of an unknown store.
+    """Make sure that no store in the lakes has an unknown store's name, stated or from its directory.
 
     :raises StoreIdentityError: a lake has a store with this name.
     """

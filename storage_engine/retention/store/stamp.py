@@ -258,7 +258,7 @@ def _merge_stamps(stamps: Mapping[Path, Stamp], root: str) -> Stamp | None:
             raise StoreIdentityError(
                 f"{other}: expected the stamp of store {first.store_id}, as in {path.parent}, found "
                 f"that of {stamp.store_id}: this directory is of another store. Nothing was changed. "
-                "Put each directory back where it belongs; or, if ",
+                "Put each directory back where it belongs; where ",
                 Command("stamp"),
                 " was killed, run it again.",
             )
@@ -382,7 +382,7 @@ def _place_here(stamp: Stamp, root: str) -> Stamp:
 def mark_shield(root: str, store_id: str, lineages: Lineages, shield: bool) -> None:
     """Record durably in the stamp whether a store may have a shield.
 
-    To be called before a shield is made, and after one was removed.
+    Call this before a shield is made, and after a shield was removed.
 
     :param root: real path of the store's root.
     :raises OSError: the directory can't be written; the earlier stamp is unchanged.

@@ -47,7 +47,7 @@ def lake_name_text(head: LakeHead) -> str:
 
 
 def lake_option(head: LakeHead) -> str:
-    """Return the option that names a lake, or the lake's location if no option can name it."""
+    """Return the option that names a lake, or a text with its location if no option can name it."""
     directory = directory_of(head)
     return f"--lake {shlex.quote(directory)}" if directory else f"the lake {head.location}"
 

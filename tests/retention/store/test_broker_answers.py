@@ -144,7 +144,7 @@ LIES: Mapping[str, tuple[Callable[[StoreSnapshot], Any], str]] = {
     ),
     "an overlap": (
         lambda s: _with_segment(s, 0, end=SIZE + 1),
-        "log left, offset 10: expected segments that are sorted.* so here an offset of 11 or more",
+        "log left, offset 10: expected segments that are sorted.* so the next one at 11 or after it",
     ),
     "the newest first": (
         lambda s: _with_left(s, segments=s.logs[0].segments[::-1]),
@@ -475,7 +475,7 @@ def test_what_a_package_raises_in_an_answer_is_one_error(root: Path, name: str) 
 @pytest.mark.parametrize("name", ["lock.deleted", "hold.end"])
 def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) -> None:
     """A question may follow a deletion; what changes the store may have begun."""
-    known = {"lock.deleted": "Asking changed nothing.", "hold.end": "A part of the request may be done"}[name]
+    known = {"lock.deleted": "Asking changed nothing.", "hold.end": "A part of it may be done"}[name]
     store, member = _saying(root, name, KeyError("x"))
     with pytest.raises(BrokerPackageError, match=known) as refused:
         getattr(store, member)()
