@@ -96,8 +96,8 @@ def accept_loss(
     From then on validation warns of this loss, and doesn't fail.
 
     :param start_offset: first offset of the range, which ends at ``end_offset``. The whole range must be LOST
-        or UNKNOWN, and in no lake. The journal records losses of missing logs, and of segments that others
-        deleted. A range that neither store nor lakes have counts as lost, too.
+        or UNKNOWN. Then no lake has it, and by the journal its log is missing or others deleted it. A range
+        that neither store nor lakes have counts as lost, too.
     :param log: the log of the range, or None for the first log that has lost all of the range.
     :raises BadInputError: a part of the range is in a known place, or no reason is given.
     :raises LakeUnavailableError: a lake that may have the bytes can't be asked, or lost known receipts.
@@ -212,7 +212,7 @@ def _is_accepted(row: _Lost, loss: AcceptedLoss) -> bool:
 
 
 def _gaps(context: Context, lost_rows: Sequence[_Lost]) -> list[_Lost]:
-    """Return further ranges that neither store nor lakes have, as the monitor finds them.
+    """Return ranges outside ``lost_rows`` that neither store nor lakes have, as the monitor finds them.
 
     :raises LakeUnavailableError: no lake can be read.
     """
@@ -479,7 +479,8 @@ def stamp(
 
     :param store_id: id of the store in this directory; None means the id in the journal, or in the stamp.
     :param new: the directory is a store of its own, copied from another one, and gets a new identity.
-    :raises BadInputError: no reason is given, or neither ``store_id``, journal nor stamp names a store.
+    :raises BadInputError: no reason is given; neither ``store_id``, journal nor stamp names a store; or
+        journal, lakes and stamp don't know the named store.
     :raises StoreIdentityError: another store has this place or the new name, or the directory is a copy.
     :raises LakeUnavailableError: a lake can't be read.
     """

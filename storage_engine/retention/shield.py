@@ -3,7 +3,7 @@
 A link is dropped in four cases:
 
 - Its segment is in the log, and needs no link.
-- One of our runs deleted the segment without a receipt, by the policy or a waiver.
+- One of our runs deleted the segment without a receipt, by the policy, a waiver or an archive rule.
 - A lake proves the link's bytes, by the same rule as for a deletion.
 - The disk is too full. Then the journal records the loss.
 
@@ -535,13 +535,19 @@ def _keep(tending: _Tending, link: JudgedLink, error: Exception) -> None:
 
 
 def _is_deleted_unproven(context: Context, entry: SeenLink) -> bool:
-    """Return whether one of our runs deleted the segment without a receipt, by the policy or a waiver."""
+    """Return whether one of our runs deleted the segment without a receipt.
+
+    The policy, a waiver or an archive rule permits such a deletion.
+    """
     release = release_of(context, entry)
     return release is not None and release.receipt_hash is None
 
 
 def _archive(tending: _Tending, batch: Sequence[JudgedLink]) -> None:
-    """Archive the links' segments at full speed, one lineage after another, and drop the proven links."""
+    """Archive the links' segments at full speed, with the usual proof, and drop the proven links.
+
+    One lineage is archived after another.
+    """
     for links in by_lineage([link.seen for link in batch]).values():
         context = _with_lineage(tending.context, links)
         full_speed = replace(context.store.policy, archive_bytes_per_second=0)

@@ -174,7 +174,7 @@ def lake_text(lake: CheckedLake, now_ms: int) -> str:
 
 
 def has_segments_of(lakes: Sequence[CheckedLake], stamp: Stamp | None, root: str) -> bool:
-    """Return whether a lake has segments of the stamp's store; without a stamp, of a store at ``root``."""
+    """Return whether a lake has segments of the stamp's store; without a stamp, of one at ``root``. Pure."""
     if stamp is None:
         return any(root in lake.roots for lake in lakes)
     return any(stamp.store_id in lake.store_ids for lake in lakes)

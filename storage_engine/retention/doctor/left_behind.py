@@ -124,9 +124,10 @@ def look_at_remains(
     running: bool | None,
     quarantines: Iterable[str] | None = None,
 ) -> tuple[tuple[Finding, ...], Stamp | None]:
-    """Look at files that runs have left in a store. Return findings, and the stamp if the store has one.
+    """Look at files that runs have left in a store.
 
     :param quarantines: directories of the quarantines that the journal knows; None if it wasn't asked.
+    :return: findings, and the stamp; None if there is no stamp or it can't be read.
     """
     findings = [*shield_findings(shield_summary(store.real_root), running=running)]
     with suppress(OSError):
@@ -199,7 +200,7 @@ _WHY_WIDTH = 600
 def refused_by_last_archive(
     journal: Journal | None, record: StoreRecord | None, unproven: Sequence[Segment]
 ) -> tuple[RefusedLog, ...]:
-    """Return the logs with unproven segments that the last archive refused, sorted by name.
+    """Return the logs that the last archive refused and that have unproven segments, sorted by name.
 
     :param journal: None, like ``record``, if nothing was archived yet.
     :raises StorageEngineError: the journal can't be read.

@@ -69,7 +69,7 @@ class State:
     :param replicas_elsewhere: number of segments to delete if a person says that all other nodes are stopped.
     :param assumes_defaults: no setting says how long the broker keeps its segments.
     :param running: a broker runs on the store, or None if unknown.
-    :param is_live: the running broker was named in the command.
+    :param is_live: the running broker was named, or our own engine writes the store.
     :param crashed: its broker didn't stop cleanly.
     :param retention_dag: Airflow's DAG that archives, proves and deletes, or "" if the store isn't Airflow's.
     :param dag_known: Airflow has parsed that DAG, so that it can be triggered.

@@ -99,7 +99,7 @@ class Overview:
 def overview(base: ManagedStore, lakes: Sequence[LakeConfig], now_ms: int) -> Overview:
     """Look at all stores of a journal and of lakes.
 
-    :param base: a store whose journal is asked. Its own settings are used only for the files at its path.
+    :param base: a store whose journal is asked. Its broker settings are used only for the files at its path.
     """
     infos = tuple(describe(lake) for lake in lakes)
     records: tuple[StoreRecord, ...] = ()

@@ -54,7 +54,7 @@ def hold_text(status: HoldStatus) -> str:
 
 
 def _watch_text(watch: WatchLook | None) -> str:
-    """Return a watch's last look as a clause. "" without a watch: a notice reports that none looks."""
+    """Return a watch's last look as a clause. Return "" without a watch, which a notice reports."""
     if watch is None:
         return ""
     return (

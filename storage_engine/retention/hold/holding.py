@@ -156,7 +156,7 @@ class UnprovenSegments:
 
 
 def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments:
-    """Return the segments that a store's broker deletes until a moment if the hold ends now."""
+    """Return the segments that a store's broker deletes by ``until_ms`` if the hold ends now."""
     try:
         return hold_of(broker).unheld_segments(now_ms, until_ms)
     except (StorageEngineError, OSError) as error:
@@ -166,7 +166,10 @@ def unheld_by(broker: BrokerStore, now_ms: int, until_ms: int) -> UnheldSegments
 def find_unproven_segments(
     store: ManagedStore, journal: Journal, record: StoreRecord, unheld: UnheldSegments
 ) -> UnprovenSegments:
-    """Return the segments that lakes should prove and don't. A lake that can't be asked proves none."""
+    """Return the unheld segments that the lakes should prove and don't.
+
+    A lake that can't be asked proves none. Under the policy ``archive: off``, no segment is returned.
+    """
     if not store.archives:
         return UnprovenSegments()
     segments: tuple[Segment, ...] = unheld.segments
@@ -255,7 +258,8 @@ def end_alarms(context: Context, status: HoldStatus | None, now_ms: int) -> tupl
 def record_intent(context: Context, left: UnprovenSegments | None, acceptance: Acceptance | None) -> None:
     """Record durably which unproven segments are about to be left to the broker, and who decided it.
 
-    :param left: these segments. None if there are none, or if a killed call has recorded them.
+    :param left: these segments. None records nothing: no broker runs, the hold stays, or a killed call has
+        recorded them.
     """
     if left is None or not (left.count or _open_intent(context)):
         return
@@ -291,7 +295,7 @@ Spans = list[tuple[int, int]]
 
 
 def with_unproven(record: StoreRecord, store: ManagedStore, drifts: Iterable[Drift]) -> tuple[Drift, ...]:
-    """Add to drift of deleted logs: which of a log's ranges no lake has, or that this is unknown."""
+    """Return the drift. For a deleted log it also says which ranges no lake has, or that this is unknown."""
     return tuple(
         replace(drift, detail=f"{drift.detail} {_unproven_text(record, store, drift)}", log_id="")
         if drift.kind is DriftKind.TOPIC_REPLACED and drift.log_id
@@ -365,7 +369,7 @@ def with_lake_notes(context: Context, status: HoldStatus) -> HoldStatus:
 
 
 def alarms_of(context: Context, status: HoldStatus) -> tuple[str, ...]:
-    """Return a sentence on each drift. It says where a deleted range is, such as ARCHIVED or LOST."""
+    """Return a sentence on each drift. For a deleted range it names the place, such as ARCHIVED or LOST."""
     drifts = with_lake_notes(context, with_rule_notes(context, status)).disturbances
     return drift_alarms(drifts, gone_ranges(context.journal, context.record, context.store, drifts))
 
@@ -448,7 +452,7 @@ def remove_all(context: Context) -> tuple[str, ...]:
 
 
 def _find_alone(store: ManagedStore) -> list[SeenLink]:
-    """Return the links that may have bytes which the log no longer has. Touched segments are read again."""
+    """Return the links that may have bytes which the log no longer has. Touched segments are compared."""
     root = store.real_root
     links, acts = look_at_shield(root).links, read_own_acts(root)
     spend = pace_at(archive_limit(store.policy, beside=store.is_live, emergency=False)).spend

@@ -156,8 +156,8 @@ def record_newest_act(lake: Lake, journal_url: str | None, acts: Acts) -> tuple[
     journal.record_lake_act(lake_id, acts[-1].sha256)
     note = (
         f"{lake.location} lacks rules or holds that {journal.name} had recorded: the lake was put back from "
-        "an older copy. From now on only the rules and holds that the lake has count: lake keep --dry-run "
-        "shows them. Record the missing ones again"
+        "an older copy. From now on only the lake's present rules and holds count: lake keep --dry-run shows "
+        "them. Record the missing ones again"
     )
     return (note,) if lacks else ()
 

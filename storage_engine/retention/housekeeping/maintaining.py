@@ -234,7 +234,7 @@ class JournalExpiry:
         return self._database.read(lambda connection: _read_protected(connection, store_id))
 
     def expire(self, store_id: str, now_ms: int, expiry: Expiry, *, dry_run: bool = False) -> ExpiredRows:
-        """Remove a store's expired runs with their events, samples, bytes by topic and day, and unused plans.
+        """Remove a store's expired runs and events, samples, bytes by topic and day, and unused plans.
 
         :param dry_run: only count the rows.
         """
@@ -517,7 +517,7 @@ def maintain_store(
 def maintain_lakes(
     store: ManagedStore, now_ms: int | None = None, *, compact: bool = False
 ) -> tuple[LakeMaintenance, ...]:
-    """Expire, in a store's lakes, segments that no rule keeps and snapshots that are no longer needed.
+    """In a store's lakes, expire segments that the rules no longer keep, and snapshots of no further use.
 
     If stores share a lake, the call for the first store does the work.
 

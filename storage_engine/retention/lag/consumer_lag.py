@@ -233,7 +233,10 @@ def _loss_error(context: Context, run: Run, snapshot: StoreSnapshot, unread: Unr
 
 
 def record_unread(context: Context, run: Run, unread: Unread, lease: Lease) -> None:
-    """Record consumers' losses before the first segment is deleted. Equal losses aren't recorded again."""
+    """Record consumers' losses before segments are deleted.
+
+    Once the run has an intent to delete, losses that equal the recorded ones aren't recorded again.
+    """
     began = bool(context.journal.events(run, Step.RELEASE, Phase.INTENT))
     if not (began and unread == released_unread(context, run)):
         context.journal.record(run, Step.LAG, Phase.INTENT, [(UNREAD, to_recorded(unread))], lease=lease)

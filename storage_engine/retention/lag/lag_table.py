@@ -37,7 +37,7 @@ Longs = npt.NDArray[np.int64]
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a directory for a new table's files. At the end it durably replaces the table at ``path``.
 
-    The former table is deleted first. A kill leaves the former table, or no table.
+    The former table is deleted right before that. A kill leaves all of it, a part of it, or no table.
     """
     path = Path(path)
     staging = path.with_name(f".{path.name}.new")

@@ -57,7 +57,7 @@ def find_shielded_unread(broker: BrokerStore, snapshot: StoreSnapshot) -> Shield
 
 
 def shielded_unread(losses: Iterable[Unread]) -> ShieldedUnread:
-    """Sum up consumers' losses of several groups of segments."""
+    """Sum up consumers' losses in several runs of consecutive segments."""
     parts = tuple(losses)
     return ShieldedUnread(
         tuple(_merge_rows((row for part in parts for row in part.rows), _combine_rows)),

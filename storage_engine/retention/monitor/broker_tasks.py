@@ -174,7 +174,7 @@ class TaskResult:
     :param found: clauses on the state of the task.
     :param alarms: sentences that a person has to know at once.
     :param removed_files: number of removed files that the broker had left, without directories.
-    :param gone_files: number of files whose remover is unknown: a killed run, or a broker that ran later.
+    :param gone_files: number of missing files whose remover is unknown: a killed run, or a later broker.
     :param unproven: clauses on files that were deleted only by a person's decision.
     :param kept: clauses on files that stay, with the reason.
     :param notices: clauses that a person should read, such as on open removals or a disk without stamp.

@@ -365,7 +365,7 @@ class FileChanges:
 
 
 MOST: Final = 1000
-"""Greatest number of mends kept while the journal can't be reached. Of more, the middle ones are dropped."""
+"""Greatest number of mends kept while the journal can't be reached: the oldest and the newest ones."""
 _AGAIN_SECONDS: Final = 10.0
 
 

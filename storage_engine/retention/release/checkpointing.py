@@ -221,7 +221,7 @@ def _flush_store(context: Context, run: Run, now_ms: int) -> CheckpointResult:
 def _flush(paths: Iterable[str]) -> Iterator[str]:
     """Flush files and directories, and yield a notice for each file that can't be flushed.
 
-    After such a file the others are still flushed.
+    After such a file, the other files and directories are still flushed.
 
     :raises OSError: a directory can't be flushed, or a file is missing.
     """

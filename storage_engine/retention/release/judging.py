@@ -387,7 +387,7 @@ def check_clock(context: Context, plan: Plan) -> None:
         raise GateRefusedError(
             f"{plan.store_root}: expected the clock to advance like the time since the machine's start, "
             f"found it set forward by {duration_text(jumped_ms)} within the last day, so no age is certain. "
-            "Nothing was deleted. Set the clock right. A clock that is right already is trusted a day after "
-            "it was set. A cleanup that ignores age still works, such as a forced one without "
+            "Nothing was deleted. Set the clock right. If it is right now, it is trusted a day after it was "
+            "set. A cleanup that ignores age still works, such as a forced one without "
             "minimum_retention_hours."
         )

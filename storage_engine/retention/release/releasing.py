@@ -5,8 +5,9 @@ and every segment is judged before the first is deleted. Segments are deleted ol
 flush of the directory, result. In a stopped broker's store segments are deleted one by one. A running broker
 deletes them together by itself. A release may be killed at any instant and run again.
 
-A kill between a segment's files leaves companions of a deleted file. Intents of any run name them. Before
-such a companion is deleted, its receipt has to be still valid, and nobody may have touched the companion.
+A kill between the deletions of a segment's files leaves companions of a deleted file. Intents of any run
+name them. Before such a companion is deleted, its receipt has to be still valid, and nobody may have touched
+the companion.
 """
 
 from __future__ import annotations
@@ -226,8 +227,8 @@ def find_remaining(held: Locked, segments: Sequence[Segment]) -> tuple[Segment, 
 def deleted_from(context: Context, snapshot: StoreSnapshot, planned: Collection[SegmentId]) -> StoreSnapshot:
     """Return the part of a snapshot in which only we may delete.
 
-    If a broker runs, this part has the planned logs. In other logs the broker compacts, or deletes by its own
-    rules without a hold.
+    If a broker runs, this part has only the planned logs. In other logs the broker compacts, or deletes by
+    its own rules without a hold.
     """
     if not context.broker.is_live:
         return snapshot
@@ -315,8 +316,7 @@ def _check_time(plan: Plan, now_ms: int) -> None:
     if now_ms < plan.decided_at_ms:
         raise GateRefusedError(
             f"{plan.store_root}: expected a time after the plan's, {plan.decided_at_ms} ms, found {now_ms} "
-            "ms: the clock went back, so no age is certain. Nothing was deleted. Set the clock right, and "
-            "plan again."
+            "ms: the clock went back, so no age is certain. Nothing was deleted. Set it and plan again."
         )
 
 

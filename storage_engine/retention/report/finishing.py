@@ -101,9 +101,10 @@ def is_idle(report: Report) -> bool:
 
 
 def reasons_digest(report: Report) -> str:
-    """Return a digest of why nothing is deleted: causes, notices, settings and the segments' reasons.
+    """Return a digest of the reasons why nothing is deleted, such as causes, notices and policies.
 
-    The number of segments doesn't count: a log that grows is kept for the same reasons.
+    The segments' reasons count in their order. The number of segments doesn't count: a log that grows is kept
+    for the same reasons.
     """
     reasons = groupby(report.segments, key=lambda segment: (segment.log, segment.reason.value))
     facts = {
@@ -156,12 +157,13 @@ class FinishResult:
     :param unread: lines on consumers' losses by the run, with the command that exports the messages.
     :param refused: the error with which the run ends because of refused logs; "" without such logs, or if the
         run was undone.
-    :param errors: why steps of the run failed and were not done later, and the rules that validation found
-        broken.
+    :param errors: why steps of the run failed, unless they were done later, and the rules that validation
+        found broken.
     :param wrong_lakes: why lakes can't be used as they are. This fails the run's end as well.
     :param unchanged_since: the earlier run whose report counts for this run, or None if it has its own.
     :param notices: rows of the store's deletions that could not be written; the next run writes them.
-    :param not_approved: a sentence if the run's question was answered and no approval counts, else "".
+    :param not_approved: a sentence on a refusal, on no answer in time, or on an approval that doesn't count.
+        "" without these, or if other runs have deleted all planned segments.
     """
 
     run_key: str

@@ -205,7 +205,10 @@ def _segments(report: Report, fate: Fate) -> Iterator[str]:
 
 
 def _reason_text(row: SegmentReport) -> str:
-    """Return the detail of a segment's reason. If consumer lag is the reason, long names are cut."""
+    """Return the detail of a segment's reason. If the reason is consumer lag, long names lose their middle.
+
+    Names in brokers have up to 255 characters.
+    """
     if row.reason is not Reason.LAG_BLOCKED:
         return row.detail
     return re.sub(r"[^\s,;]+", lambda word: shorten(word[0], _NAME_WIDTH), row.detail)
