@@ -58,7 +58,7 @@ from storage_engine.same_bytes.trusted_times import settle
 
 _PAUSE_SECONDS: Final = 0.1
 _UNPACED_BYTES: Final = 8 * BLOCK_BYTES
-"""Bytes of a part that is sent, if no limit of speed applies. A run's lease is renewed after each part."""
+"""Most bytes of a part that is sent, if no limit of speed applies. Each part renews the run's lease."""
 _BUFFERS: Final = threading.local()
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -1,4 +1,4 @@
-"""Removal of a segment's files. A file that another process has touched since the last look stays."""
+"""Removal of a segment's files, if no other process has touched one of them since the last look."""
 
 from __future__ import annotations
 

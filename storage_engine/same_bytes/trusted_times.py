@@ -240,7 +240,7 @@ def known_trust(directory: str | os.PathLike[str], root: str | os.PathLike[str])
 def _mount(fd: int) -> str:
     """Return the kernel's line for an open file's mount, and the file system's id.
 
-    No other mount has both the same before the machine's next start.
+    Until the machine's next start, no other mount has this line together with this id.
 
     :raises OSError, ValueError: this system doesn't name the mount.
     """

@@ -76,7 +76,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """Return the name of the link's file. It contains the segment's inode, which a copied store lacks."""
+        """Return the name of the link's file. The inode in the name tells it from links of a copied store."""
         log = in_file_name(self.log, _LOG_BYTES)
         return f"{self.lineage}-{log}-{self.base_offset:020d}-{self.segment.inode:x}"
 

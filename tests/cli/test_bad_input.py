@@ -236,7 +236,7 @@ def test_a_lake_for_another_kind_of_broker_gets_no_run(cli, store_copy, files, t
     before = files(store, lake)
     for words in (("clean", "--set", "deleteWhen=99"), ("archive",), ("clean", "--manual"), ("monitor",)):
         refused = cli(words[0], store, "--lake", lake, *words[1:])
-        check_error(refused, 2, "expected a lake for segments of rocketmq, found one for segments of kafka")
+        check_error(refused, 2, "expected a lake for segments of rocketmq, found one for those of kafka")
         assert files(store, lake) == before
 
 

@@ -78,7 +78,7 @@ def test_a_lake_for_no_kind_is_told_as_that_and_takes_the_first_stores(
     assert cli("archive", node, "--lake", lake).exit_code == 0
     assert "segments of  kafka" in cli("lake", "info", "--lake", lake).out
     refused = cli("archive", store, "--lake", lake)
-    assert (refused.exit_code, "found one for segments of kafka. Nothing was changed" in refused.err) == (
+    assert (refused.exit_code, "found one for those of kafka. Nothing was changed" in refused.err) == (
         2,
         True,
     )

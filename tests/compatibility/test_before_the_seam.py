@@ -152,5 +152,5 @@ def test_a_lake_that_takes_any_kind_is_taken_for_the_default_one(
     before_trees.cli("init-lake", "--lake", state.lake)
     old.archive(released, state)
     assert restored(state, tmp_path / "restored") == state.sealed
-    with pytest.raises(BadInputError, match="found one for segments of rocketmq"):
+    with pytest.raises(BadInputError, match="found one for those of rocketmq"):
         settle_broker(open_lake(LakeConfig.local(state.lake)), "kafka")

@@ -120,7 +120,7 @@ def test_its_segments_go_into_no_lake_of_another_broker(run: Run, tmp_path: Path
     make_store(store)
     run("init-lake", "--lake", lake)
     said = run("archive", store, "--lake", lake, code=2)
-    assert "expected a lake for segments of toy, found one for segments of rocketmq" in said
+    assert "expected a lake for segments of toy, found one for those of rocketmq" in said
     assert run("verify", "--lake", lake)["stores"] == []
 
 

@@ -125,7 +125,7 @@ class ArchivePermits:
     def clause_of_receipt(self, receipt: Receipt) -> str:
         """Return a clause that names the topics that rules kept out of a segment's copy, and the rules.
 
-        Return "" if there is no such topic, or if the present rules require one of these topics in the lake.
+        Return "" if there is no such topic, or if :meth:`rule_of` finds no rule for one of these topics.
         """
         if not receipt.lacks_by_rules:
             return ""

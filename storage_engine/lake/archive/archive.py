@@ -196,7 +196,7 @@ def _check_sealed(segment: Segment) -> None:
 
 
 def _read_rows(lake: Lake, segments: Sequence[Segment], store_id: str, lineage: int) -> tuple[Receipt, ...]:
-    """Return the current receipts of all offsets from the segments' lowest to their highest."""
+    """Return the receipts that count, for all offsets from the segments' lowest to their highest."""
     return receipts(lake, store_id, lineage=lineage, base_offsets=offsets_of(segments), with_ended=True)
 
 
@@ -290,8 +290,8 @@ def commit_proven(
 ) -> tuple[Receipt, ...]:
     """Commit proven segments.
 
-    A file is added once, for all of its segments. If another run has archived one segment of a shared file
-    meanwhile, all segments of the file are archived again, each into a file of its own. If another run's
+    A file is added once, for all of its segments. Another run may have archived a segment of a shared file
+    meanwhile. Then all segments of the file are archived again, each into a file of its own. If another run's
     shared file has some segments without receipts, these segments are proven in that file.
 
     :param jobs: jobs by which the segments were archived.

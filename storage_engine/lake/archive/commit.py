@@ -96,7 +96,8 @@ class SharedWithOthersError(LakeUnavailableError):
     """A data file no longer proves a segment, and has rows of other segments that aren't archived with it.
 
     :param slots: the :func:`slot_prefix` of each segment in the file.
-    :param receipts: the segments' receipts that count. Each names this file, or a file that it replaced.
+    :param receipts: the segments' receipts that count. Each names this file, or a file that this file
+        replaced.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ ReceiptsOf = Callable[[], Sequence[Receipt]]
 
 @dataclass(frozen=True, slots=True)
 class LeavingFile:
-    """A shared file that leaves the table. Each of its segments gets another file, unless it is lost.
+    """A shared file that leaves the table. Each of its segments that isn't lost gets another file.
 
     :param slots: all segments of the file.
     :param lost: segments that the file no longer proves and that exist nowhere else.
@@ -179,10 +180,10 @@ def _shares_file(
 ) -> SharedWithOthersError:
     return SharedWithOthersError(
         f"{location}: expected a data file that proves {segment.log}/{segment.base_offset:020d} of store "
-        f"{segment.store_id}, found a file that doesn't prove it, and has rows of {others} more segments. "
+        f"{segment.store_id}, found one that doesn't, and that also has the rows of {others} more segments. "
         "Without these rows the file can't be replaced. Nothing was committed or deleted. Bring the original "
-        "file back from a copy of the lake or a second lake; or archive all segments of the file again, in "
-        "one run.",
+        "file back from a copy of the lake or a second lake; or archive all of its segments again, in one "
+        "run.",
         location,
         slots,
         [row for row in of() if row.has_rows and slot_prefix(row.identity) in slots],
@@ -197,7 +198,7 @@ def missing_data(
     receipts_of: ReceiptsOf = tuple,
     leaving: Leaving = MappingProxyType({}),
 ) -> list[MissingSegment]:
-    """Return a store's segments whose proven files are not in the loaded table of rows.
+    """Return a store's segments that the loaded table of rows doesn't have in exactly one file, as proven.
 
     :param receipts_of: returns the store's receipts that count. It is called if a shared file can't be read.
     :param leaving: shared files that may leave the table although some of their segments are lost.
@@ -286,10 +287,10 @@ def _check_age(segment: ProvenSegment) -> None:
     age_ms = time.time_ns() // 1_000_000 - segment.proven_at_ms
     if age_ms > UNLOCKED_PROOF_MS and local_path(segment.data_file) is None:
         raise ProofError(
-            f"{segment.data_file}: expected a proof that is at most {UNLOCKED_PROOF_MS // HOUR_MS} hours "
-            f"old, found one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc "
-            "from removing a file that waits for its commit. Nothing was committed. Run archive again to "
-            "prove the segment again, with fewer segments at a time."
+            f"{segment.data_file}: expected a proof of the last {UNLOCKED_PROOF_MS // HOUR_MS} hours, found "
+            f"one that is {age_ms / HOUR_MS:.1f} hours old. On object stores no lock keeps gc from removing "
+            "a file that waits for its commit. Nothing was committed. Run archive again to prove the segment "
+            "again, with fewer segments at a time."
         )
 
 
@@ -625,7 +626,8 @@ def _next_step(
     were read here. If another run's file has no receipt yet, that run gets time to append it: it may be
     between its two commits.
 
-    :param of_others: filled with the monotonic time when each other run's file was first seen, by location.
+    :param of_others: by location, the monotonic time in seconds when a file of another run was first seen.
+        Filled here.
     """
     while True:
         table, messages = lake.segments(), lake.messages()
@@ -656,7 +658,7 @@ def _next_step(
 def _missing(
     table: Table, messages: Table, unsettled: Sequence[ProvenSegment], leaving: Leaving
 ) -> tuple[list[MissingSegment], set[str]]:
-    """Return the segments that the table of rows lacks, and the replaced files that no receipt names."""
+    """Return the segments that the table of rows lacks, and those files to replace that no receipt names."""
     missing: list[MissingSegment] = []
     unnamed: set[str] = set()
     for store_id, of_store in grouped(unsettled, _store_of).items():

@@ -158,7 +158,7 @@ def pause_seconds(attempt: int) -> float:
 def overtaken(lake: Lake) -> LakeUnavailableError:
     return LakeUnavailableError(
         f"lake {lake.location}: {MAX_ATTEMPTS} attempts to commit were overtaken by other writers. Run "
-        "again when fewer processes write at once: the next run finds what is committed already."
+        "again when fewer processes write at once: it finds what is committed already."
     )
 
 

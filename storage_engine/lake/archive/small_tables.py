@@ -27,9 +27,9 @@ from storage_engine.model.store import grouped
 
 
 class _Transaction(Transaction):
-    """A transaction that copies the table's metadata once for each staged update, instead of at each access.
+    """A transaction that copies the table's metadata once after each staged update, never before the first.
 
-    PyIceberg's own transaction makes some twenty copies in a commit. No copy is changed, so one is enough.
+    PyIceberg's own transaction makes some twenty copies in a commit. No copy is changed.
     """
 
     _copied: tuple[tuple[TableUpdate, ...], TableMetadata] | None = None

@@ -115,7 +115,7 @@ class Lake:
         return self._names[0] if self._names else self.name_rows(self.segments().properties)
 
     def name_rows(self, properties: Mapping[str, str]) -> str:
-        """Return the name of the table of rows, by these properties of ``segments``."""
+        """Do the same as :attr:`rows_table`, by these properties of ``segments``."""
         name = rows_table_of(properties)
         if BROKER_PROPERTY in properties:
             self._names[:] = [name]
@@ -241,7 +241,7 @@ def check_broker(lake: Lake, broker: str) -> None:
     may_take = find_broker(broker).rows.table != lake.rows_table and has_no_broker(lake)
     if (actual := lake.broker) != broker and not may_take:
         raise BadInputError(
-            f"lake {lake.location}: expected a lake for segments of {broker}, found one for segments of "
+            f"lake {lake.location}: expected a lake for segments of {broker}, found one for those of "
             f"{actual}. Nothing was changed. Name another lake, or make one: ",
             Command("init-lake", f"--broker-type {broker} --lake DIRECTORY"),
         )
@@ -363,7 +363,7 @@ def check_lake(lake: Lake) -> None:
 
 
 def _check_pointer(lake: Lake, name: str, metadata_location: str) -> None:
-    """Raise LakeIdentityError for another lake's metadata file, as after a plain copy. No file is opened."""
+    """Raise LakeIdentityError if an unopened metadata file is another lake's, as after a plain copy."""
     if not is_in_warehouse(lake.config, metadata_location):
         file_io = load_file_io(lake.config.file_io_properties, metadata_location)
         if not is_own_metadata(lake.config, lake.catalog_id, name, metadata_location, file_io):

@@ -44,7 +44,8 @@ ANCESTORS_PROPERTY = "storage-engine.ancestors"
 """Property of both tables of a promoted copy: JSON list of the UUIDs of the lakes that it replaces."""
 
 COPIED_HEADS_PROPERTY = "storage-engine.copied-heads"
-"""Property of a copy's tables: sequence and hash of each store's last receipt when it was copied, as JSON."""
+"""Property of a copy's tables, as JSON: sequence and hash of each store's last receipt when the copy was
+made."""
 
 PROMOTED_PROPERTY = "storage-engine.promoted"
 """Property of both tables of a promoted copy: JSON object that says who promoted it, when and why, and of

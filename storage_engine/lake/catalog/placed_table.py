@@ -222,7 +222,7 @@ def with_own_place(table: PlacedTable, place: str) -> PlacedTable:
     """Find out whether the files that a table's metadata names were moved, and set ``is_unmoved``.
 
     :param place: location of the table's own files, by metadata and marks. After a warehouse was moved
-        without its catalog, ``place`` equals ``table.location``: the files in the metadata were moved.
+        without its catalog, this is ``table.location``, too: the files that the metadata names were moved.
     :raises LakeUnavailableError: the table's files can't be looked at.
     """
     if place.rstrip("/") != table.location:

@@ -395,7 +395,7 @@ def missing_comments(table: Table, expected: Schema) -> list[NestedField]:
 
 
 def missing_properties(actual: Mapping[str, str]) -> dict[str, str]:
-    """Return properties that guide other engines and older releases, if a table has other values or none."""
+    """Return properties for other engines and older releases that a table lacks or has with wrong values."""
     expected = {COMMIT_RETRIES_PROPERTY: "0", **GROWTH_PROPERTIES}
     return {key: value for key, value in expected.items() if actual.get(key) != value}
 

@@ -131,7 +131,7 @@ class ReplicaSpan:
     """A range that another store has archived. The two stores have replicas of one log.
 
     :param log: name of the log, or its label once another log has that name.
-    :param ended: a clause that says how the range expired; "" if the other store's copy is whole.
+    :param ended: a clause on why the other store's copy isn't whole, such as its expiry; "" if it is whole.
     """
 
     log: str

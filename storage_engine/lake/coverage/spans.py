@@ -159,7 +159,7 @@ class ReceiptSpan:
     """A receipt's range, and its place in the chain of receipts.
 
     :param log_id: identity of its log; "" if not known.
-    :param ended: a clause that says how the segment expired; "" if the lake has it whole.
+    :param ended: a clause on why the lake doesn't have the segment whole, such as its expiry; "" if it has.
     """
 
     sequence: int
@@ -180,7 +180,7 @@ class ArchivedSpan:
     :param fault: the last fault that verifying found in the span; "" without a fault, or if the span was
         never verified.
     :param log_id: identity of its log; "" if not known.
-    :param ended: a clause that says how the segment expired; "" if the lake has it whole.
+    :param ended: a clause on why the lake doesn't have the segment whole, such as its expiry; "" if it has.
     """
 
     log: str

@@ -50,7 +50,8 @@ ANSWER_SECONDS: Final = 300.0
 """Time limit for an answer or block. An agent with a slow pace lets tasks wait, and flushes files first."""
 SHORTEST_TOKEN: Final = 16
 MOST_GREETING_BYTES: Final = 1 << 12
-"""Largest message, in bytes, from a caller that hasn't yet proven that it knows the secret."""
+"""Largest message, in bytes, from a caller that hasn't yet proven that it knows the secret. The limit saves
+memory."""
 _MOST_MESSAGE_BYTES: Final = 1 << 20
 _SCRATCH_BYTES: Final = 16 << 20
 _WORD: Final = struct.Struct(">I")
@@ -282,7 +283,7 @@ class AgentFiles:
     def read(
         self, path: str, into: memoryview, on_part: Callable[[memoryview], None], offset: int = 0
     ) -> tuple[int, FileFacts]:
-        """Fill memory with a file's bytes from an offset on, or until the file ends.
+        """Read a file from an offset on, until memory is full or the file ends.
 
         :param on_part: called with each part after it was received.
         :return: the number of bytes received, and the facts of the file that was read. If its inode or size
@@ -348,9 +349,9 @@ class _Agent:
             if not hmac.compare_digest(proof, shows(secret.encode(), "agent", nonce, others)):
                 raise AgentError(
                     f"agent {address}: expected the agent that has our "
-                    f"{'token' if who == DRIVER else 'run'}, found a process that can't prove to be it. "
-                    f"{NOTHING} Find out which process listens there, and check that both sides have the "
-                    "same token."
+                    f"{'token' if who == DRIVER else 'run'}, found a process that can't prove that it is "
+                    f"this agent. {NOTHING} Find out which process listens there, and check that both sides "
+                    "have the same token."
                 )
             self.ask({"shown": shows(secret.encode(), "asker", nonce, others)})
             self.wire.wait_at_most(ANSWER_SECONDS)

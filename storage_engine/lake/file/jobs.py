@@ -62,7 +62,7 @@ class SegmentJob:
     :param accept_damage: archive undecodable bytes unchanged, instead of refusing them.
     :param original_mtime_ns: see ``Segment``; the receipt gets this time as the file's.
     :param attempt: part of the data file's name; "" for the plain name. It avoids the name of a file that was
-        lost, rewritten or expired, because such a file may still be deleted.
+        lost, rewritten or expired: another engine's snapshot expiry or our own may still delete that file.
     :param bytes_per_second: limit for this process, see ``pace``; None for no limit.
     :param store_host: the machine with the store, for the receipt.
     :param end_offset: see ``Segment.end``; None if it is base offset + size.

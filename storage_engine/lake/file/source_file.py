@@ -163,7 +163,7 @@ class LocalFiles:
     def read(
         self, path: str, into: memoryview, on_part: Callable[[memoryview], None]
     ) -> tuple[int, FileFacts]:
-        """Fill memory with a file's bytes from its beginning on, or until the file ends.
+        """Read a file from its beginning, until memory is full or the file ends.
 
         :param on_part: called with each part after it was read.
         :return: the number of bytes read, and the facts of the opened file.

@@ -95,8 +95,8 @@ COMPACTED_LEAST_FILES = SHARED_LEAST_SEGMENTS
 """Minimum number of small files that are joined."""
 
 _PART_OF_RULE = 10
-"""The ages of one file's segments differ by at most a tenth of their rule's days, because the file can be
-removed only after its last segment has expired."""
+"""The ages of one file's segments differ by at most a tenth of their rule's days. The reason is that the file
+can be removed only after its last segment has expired."""
 
 _WHY = "compaction"
 
@@ -564,7 +564,10 @@ def _fault(receipt: Receipt, part: SegmentPart, location: str, memory: WindowMem
 
 
 def _commit(lake: Lake, files: Sequence[LargerFile]) -> list[LargerFile]:
-    """Replace small files by larger ones, or put them back. Return the result of :func:`_discard_changed`."""
+    """Replace small files by larger ones, or put the small files back.
+
+    :return: the larger files that not all receipts name.
+    """
     with CHANGE_LOCK:
         commit_steps(lake, partial(_next_step, lake, files))
     return _discard_changed(lake, files)

@@ -339,8 +339,8 @@ def _list_table(table: Table) -> Scene:
         raise LakeUnavailableError(
             f"{table.location()}: expected the table's metadata {table.metadata_location} among its files, "
             "found it missing. Nothing was removed. Is the warehouse at the place that the catalog names? "
-            "If another engine put the metadata elsewhere, remove the table's property write.metadata.path. "
-            "With a SQL catalog, the next commit of storage-engine brings the metadata back."
+            "If another engine puts metadata there, remove the table's property write.metadata.path. With "
+            "a SQL catalog, the next commit of storage-engine brings the metadata back."
         )
     return Scene(place, listing, tuple(in_trash(place, listing)), Evidence(place))
 
@@ -566,8 +566,7 @@ def _check_taken_over(lake: Lake, now_ms: int, grace_ms: int) -> None:
             raise LakeUnavailableError(
                 f"{table.location()}: expected a lake that has had its identity for {grace_ms / HOUR_MS:g} "
                 f"hours, found a lake taken over from an older version {age_ms / HOUR_MS:.1f} hours ago. "
-                "Processes on other hosts may not know the identity yet. Nothing was removed. Run gc again "
-                "later."
+                "Processes on other hosts may not know this yet. Nothing was removed. Run gc again later."
             )
 
 

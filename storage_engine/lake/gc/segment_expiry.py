@@ -5,9 +5,9 @@ segments or some of their streams have expired. After that the data files leave 
 with the remaining rows replace them. These commits read and write no data file. An undo first brings the
 files back, and then the receipts. So at every instant the table has all rows that receipts prove.
 
-The files stay at their places until the removal. The removal deletes a few files at a time, and then records
-an act. Expiry, undo and removal are each safe to kill at any instant and to run again. An expiry continues
-only while the rules still require it.
+The files stay at their places until the removal. The removal deletes a few files at a time, and then directly
+records an act. Expiry, undo and removal are each safe to kill at any instant and to run again. An expiry
+continues only while the rules still require it.
 
 Must never do: take a file that a whole receipt names, that a hold covers, or that no act names.
 """
@@ -244,8 +244,8 @@ def earlier_files(lake: Lake, segments: Collection[SegmentIdentity]) -> tuple[Ea
 def _slots_in(messages: Table, location: str) -> list[tuple[str, str]]:
     """Return the segments of a file that no receipt names.
 
-    Each is its :func:`slot_prefix` and the SHA-256's first digits. The digits are "" in a shared file, which
-    doesn't show them.
+    Each is its :func:`slot_prefix` and the SHA-256's first digits. The digits are "" for a shared file, whose
+    name doesn't have them.
     """
     name = file_name(location)
     name = final_name(name) if name.endswith(PARTIAL_SUFFIX) else name

@@ -39,7 +39,7 @@ from storage_engine.model.proof.receipt import Receipt, StoredFile, gone_by
 def thin_segment(lake: Lake, receipt: Receipt, streams: Collection[str]) -> Thinning:
     """Write a segment's remaining rows into a new data file, and prove that file. No table names it yet.
 
-    :param receipt: the segment's receipt in force.
+    :param receipt: the segment's receipt that counts.
     :param streams: names of the streams whose rows are left out.
     :raises ProofError: the segment shares its data file, or the rows read back differ from the old ones.
     :raises LakeUnavailableError: the lake can't be read or written.

@@ -409,7 +409,7 @@ def _read_list(place: Place, moment: str) -> Iterator[Taken]:
     except (ValueError, TypeError) as error:
         raise LakeUnavailableError(
             f"{location}: expected a list of files that gc took, found something else ({error}). Nothing was "
-            "removed. Remove the list: its files are at their places, and not in the trash without it."
+            "removed. Remove the list: its files still are at their places, and then are out of the trash."
         ) from error
 
 

@@ -343,7 +343,7 @@ def _has_rows(data: bytes, location: str) -> bool:
 
 
 def _claim_name(catalog_id: str) -> str:
-    """Return the name of a catalog's claim. A repeated attempt has the same name, and replaces the claim."""
+    """Return the name of a catalog's claim. After a kill, the next attempt replaces and removes the claim."""
     return f"{_CLAIM_PREFIX}{hashlib.sha256(catalog_id.encode()).hexdigest()[:16]}.json"
 
 

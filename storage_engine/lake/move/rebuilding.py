@@ -142,7 +142,7 @@ class Orphans:
     """Orphans of a lake.
 
     :param found: segments without a sound receipt. Expired segments aren't among them.
-    :param conflicting: data files whose bytes differ from those that the receipt in force proves.
+    :param conflicting: data files of segments with other bytes than a receipt in force for the same offset.
     :param foreign: Parquet files that the table lacks and whose names have another program's form. Shared
         files that can't be read are included.
     """

@@ -312,9 +312,9 @@ def write_segments(
 ) -> tuple[RestoredSegment, ...]:
     """Write archived segments into a new store directory, at the paths that their broker uses.
 
-    After the segments, the broker's configuration is written. With this configuration the broker
-    serves the segments and doesn't repeat old work, such as the delivery of delayed messages. The other files
-    that the broker needs are written last. After a kill, the same restore can be run again.
+    After the segments, the broker's configuration is written. With this configuration the broker serves the
+    segments and doesn't repeat old work, such as the delivery of delayed messages. The other files that the
+    broker needs are written last. After a kill, the same restore can be run again.
 
     :param keep_mtime: give files their old mtime. A broker then deletes them at its next window.
     :param progress: called after each segment with its size in bytes, from any thread.

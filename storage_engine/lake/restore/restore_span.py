@@ -78,10 +78,10 @@ def choose(
 
     :param receipts: the store's receipts.
     :param replicas: other stores' receipts of the same logs. Replicas' segments fill gaps between, before and
-        after the store's own segments, if all these segments join without a hole.
+        after the store's own segments, where they join these without a hole.
     :param expired: receipts of expired segments, which error messages name.
     :param expiries: for each act, by its SHA-256, a clause with the policy and the time.
-    :param unarchived: ranges that a rule deleted without a copy, with the rule.
+    :param unarchived: ranges that were deleted without a copy by a rule, with the rule.
     :raises RestoreError: there are no such segments, or a segment between them is missing.
     """
     chosen: list[Receipt] = []

@@ -172,7 +172,7 @@ def rows_of_file(
     :param filter_expression: condition as an Arrow expression.
     :param deciding: columns that the condition or the mask needs.
     :param columns: further wanted columns.
-    :param types: types of the columns. A column that is newer than the file has no values in the file.
+    :param types: types of the columns. A column that is newer than the file gets nulls of its type.
     """
     count = ReadCount() if count is None else count
     with (

@@ -154,7 +154,7 @@ class Seen:
 
     :param row: the fault of the receipt's own row. After such a fault nothing else was read.
     :param files: the files that its proof depends on.
-    :param own: the table's entries of the data file that archiving wrote, even if other files prove it.
+    :param own: the table's entries of the data file that archiving wrote, even if others prove the rows.
     :param identity: the segment's values, as (column, field id, bytes). The bounds in ``own`` must fit them.
     :param statistics: difference between ``own`` and the file's footer.
     :param rows_sha256: hash of the segment's bytes that the rows give; None if the rows were not read.

@@ -137,7 +137,7 @@ def replica_spans(
     """Return ranges lost in this store that other stores have archived, even if these ranges expired later.
 
     If a log's identity is unique, equal identities mean the same log. Otherwise a receipt counts only if its
-    bytes were compared, or if its segment continues, without a gap, to compared bytes or to the store's own.
+    bytes were compared, or if its segment leads without a gap to compared bytes or the store's own.
 
     :param names: names and identities of the store's logs. A missing identity is looked up in the store's own
         receipts and in compared receipts.

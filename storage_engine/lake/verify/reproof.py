@@ -36,7 +36,7 @@ def reprove(
 
     A new receipt is valid as long as the table has the files of these rows unchanged.
 
-    :param rows: one store's receipts in force.
+    :param rows: one store's receipts that count.
     :param advance: called with the number of segment bytes that were read since the last call.
     :return: the new receipts. A segment gets no receipt if another process has proven it meanwhile, or if its
         rows no longer prove it. ``verify`` reports such rows.

@@ -426,7 +426,7 @@ def verify(
 
     :param store_id: the store to check; None for every store that the lake knows.
     :param local: that store's ranges on disk, from :func:`local_spans`.
-    :param elsewhere: that store's receipts in other lakes. They prove segments, or say that these expired.
+    :param elsewhere: that store's sound receipts in other lakes, including those of segments that expired.
     :param released: ranges that were deleted according to the journal, by store.
     :param known: links that the chain is known to have had, by store.
     :param memory: has earlier checks, and records new ones.
@@ -525,7 +525,7 @@ class _Turn:
     def choose(self, max_bytes: int | None) -> list[Receipt]:
         """Return the segments to look at closely, in order.
 
-        Receipts that prove nothing by their metadata are left out. Only BYTES and STORE read moved rows.
+        Receipts that prove nothing by their metadata are left out. Only BYTES and STORE include moved rows.
         """
         if self._level is VerifyLevel.RECEIPTS:
             return []

@@ -90,7 +90,7 @@ def test_where_there_is_no_lock_an_old_proof_is_not_committed(
         replace(proven[0], proven_at_ms=time.time_ns() // 1_000_000 - hours * 3_600_000) for hours in (13, 11)
     ]
     monkeypatch.setattr("storage_engine.lake.archive.commit.local_path", lambda _: None)
-    with pytest.raises(ProofError, match=r"at most 12 hours old, found one that is 13\.0 hours old"):
+    with pytest.raises(ProofError, match=r"last 12 hours, found one that is 13\.0 hours old"):
         commit_segments(lake, hours_ago[:1])
     assert live_files(lake) == []
     assert len(commit_segments(lake, hours_ago[1:])) == 1

@@ -39,7 +39,7 @@ def test_a_lake_takes_the_kind_of_the_first_store_and_no_other(broker: str, tmp_
     settle_broker(lake, broker)
     assert (lake.broker, tables_of(tmp_path / "lake")) == (broker, {TABLES[broker], "segments"})
     for opened in (lake, open_lake(lake.config)):
-        with pytest.raises(BadInputError, match=f"segments of {other}, found one for segments of {broker}"):
+        with pytest.raises(BadInputError, match=f"segments of {other}, found one for those of {broker}"):
             settle_broker(opened, other)
     assert make_lake(lake.config).rows_table == TABLES[broker]
 
@@ -49,7 +49,7 @@ def test_who_opened_a_lake_before_its_kind_was_taken_is_told_of_it(tmp_path: Pat
     for broker in TABLES:
         check_broker(early, broker)
     settle_broker(open_lake(early.config), "kafka")
-    with pytest.raises(BadInputError, match="segments of rocketmq, found one for segments of kafka"):
+    with pytest.raises(BadInputError, match="segments of rocketmq, found one for those of kafka"):
         settle_broker(early, "rocketmq")
     settle_broker(early, "kafka")
     assert early.messages().name()[-1] == "records"
@@ -97,7 +97,7 @@ def test_of_two_first_archives_of_different_kinds_one_wins_and_the_other_is_told
             assert sorted(code for code, _ in said) == [0, 2], said
             (refused,) = (err for code, err in said if code)
             won, lost = ("rocketmq", "kafka") if said[0][0] == 0 else ("kafka", "rocketmq")
-            assert f"expected a lake for segments of {lost}, found one for segments of {won}" in refused
+            assert f"expected a lake for segments of {lost}, found one for those of {won}" in refused
             assert tables_of(lake) == {TABLES[won], "segments", "deletions"}
             assert not list(lake.glob(f"warehouse/*/{TABLES[lost]}/**/*.parquet*"))
             (verified,) = run_command("verify", "--lake", lake, "--level", "bytes", "--json").json["stores"]

@@ -65,7 +65,7 @@ def test_a_second_lake_of_another_broker_is_named_before_anything_goes(
     monkeypatch.setitem(sys.modules, package.__name__, package)
     other = LakeConfig.local(tmp_path / "clones")
     make_lake(other, "clone")
-    found = "a lake for segments of rocketmq, found one for segments of clone"
+    found = "a lake for segments of rocketmq, found one for those of clone"
     with pytest.raises(BadInputError, match=found):
         steps.make_plan(replace(managed(), second_lake=other), "r", MANUAL)
     steps.make_plan(managed(), "r", MANUAL)
