@@ -103,7 +103,8 @@ def same_companions(broker: str, archived: Sequence[Companion], found: Sequence[
 def has_companions(broker: str, archived: Iterable[str], found: Iterable[str]) -> bool:
     """Return whether a segment has the companion files that were archived with it, by name.
 
-    Files that its broker removes by itself may be missing. Additional files aren't allowed.
+    Files that its broker removes by itself may be missing: then the lake has more than the deletion removes.
+    Additional files aren't allowed.
     """
     proven, present = set(archived), set(found)
     return present <= proven and all(map(find_broker(broker).receipts.drops_companion, proven - present))
@@ -119,7 +120,7 @@ def store_around(path: Path) -> Path | None:
 
 
 def stores_in(directory: Path) -> tuple[Path, ...]:
-    """Return the files in a directory that are roots of stores, such as a node's server.properties."""
+    """Return the files directly in a directory that are roots of stores, such as a broker's settings file."""
     try:
         files = sorted(path for path in directory.resolve().iterdir() if path.is_file())
     except OSError:

@@ -167,7 +167,10 @@ def then(text: str, arguments: Arguments) -> list[str]:
 
 
 def _pick_arguments(text: str, arguments: Arguments) -> Arguments:
-    """Return the known arguments, with the lake that a text is about as their lake."""
+    """Return the known arguments, with the lake that a text is about as their lake.
+
+    Return no arguments if no option names that lake.
+    """
     matches = [(text.find(place), -len(place), number) for number, place in enumerate(arguments.places)]
     if min((item for item in matches if item[0] >= 0), default=(0, 0, 0))[2] != 1:
         return arguments

@@ -144,7 +144,7 @@ class FileGoneError(ChangedUnderUsError):
         """:param known: the known state of the store, as a sentence."""
         return cls(
             f"{path}: expected the file that was listed, found none: it was deleted or renamed meanwhile. "
-            f"{known} Run the same command again: it lists the present files.",
+            f"{known} Run it again: it then lists the present files.",
             path=path,
         )
 
@@ -218,7 +218,7 @@ class CommitStateUnknownError(StorageEngineError):
 
 
 class ProofError(StorageEngineError):
-    """The copy in the lake doesn't equal the segment, byte for byte. The copy was not committed."""
+    """The copy read back from the lake differs from the segment. The copy was not committed."""
 
 
 class ReceiptError(StorageEngineError):
@@ -242,7 +242,7 @@ class LogsRefusedError(StorageEngineError):
 
 
 class ShieldError(StorageEngineError):
-    """A store's shield can't be read or written, so its segments are unknown. Nothing was changed."""
+    """A store's shield can't be read or written: its kept segments are unknown. Nothing was changed."""
 
 
 class ReleasedTooMuchError(StorageEngineError):

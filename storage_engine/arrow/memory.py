@@ -18,9 +18,10 @@ _LINE_BYTES = 64
 _STAGGER_BYTES = 17 * _LINE_BYTES
 """Distance between the starts of columns: an odd number of cache lines."""
 _MAX_FREE = 2
-"""Most free blocks of a column: one for a chunk's table, and one for the next table, made meanwhile."""
+"""Most free blocks of a column: one for a chunk's table, and one for the next table, which may be made while
+the first is in use."""
 _MAX_KEPT_BYTES = 256 << 20
-"""Size of the largest block that is kept for the next chunk."""
+"""Size of the largest buffer whose memory is kept for the next chunk."""
 
 _per_thread = threading.local()
 

@@ -1,4 +1,4 @@
-"""Dictionary-coded columns of names. Tables, of up to 10 million rows, of consumers' positions and lag."""
+"""Dictionary-coded columns of names. Tables of consumers' positions and lag, with up to 10 million rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This machine's clock, in ms as in journal, plans and receipts. Detection of a clock that was set forward.
+"""This machine's clock, in ms as in journal, plans and receipts: its jumps forward, and hours of the day.
 
 Ages are computed from the clock. If somebody sets it forward, every segment looks expired. So it is compared
 with the time since the machine was started, which can't be set.
@@ -60,7 +60,7 @@ def jumped_forward_ms(now: ClockReading | None, before: Iterable[ClockReading]) 
     """Return the largest time by which the clock was set forward since a reading of the last day.
 
     :param before: readings in any order. Readings of other starts of the machine are ignored.
-    :return: 0 if the clock was set forward by less than :data:`JUMP_MS`, or not at all, or without a reading.
+    :return: 0 if the clock wasn't set forward by at least :data:`JUMP_MS`, or if there is no reading.
     """
     if now is None:
         return 0
@@ -83,7 +83,7 @@ def is_in_hours(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> bool:
 
 
 def hour_changes_ms(start_ms: int, end_ms: int, hours: Collection[int], zone: ZoneInfo) -> Iterator[int]:
-    """Yield the times at which the hours begin and end, in turn. A start inside the hours comes first.
+    """Yield the times at which the hours begin and end, in turn. A start inside the hours is yielded first.
 
     :param end_ms: no later time is yielded.
     """

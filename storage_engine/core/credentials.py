@@ -90,8 +90,8 @@ def without_secrets(text: str, secrets: Collection[str]) -> str:
 def shown_url(url: str) -> str:
     """Return a SQLAlchemy URL for people, with ``***`` in place of passwords.
 
-    :raises ValueError: the text is no URL, or an ``@`` in its password is not escaped. The error doesn't
-        quote it.
+    :raises ValueError: the text is no URL, or an ``@`` in its password is not escaped. The error shows
+        nothing of the text.
     """
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError

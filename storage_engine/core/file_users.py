@@ -22,7 +22,7 @@ from storage_engine.core.turns import command_text, has_shared_lock
 from storage_engine.core.wording import time_text
 
 _LOOKS = 3
-"""Number of looks at a process, since our own may release its lock just before it closes its file."""
+"""Number of looks at a process: one of our processes may release its lock just before it closes its file."""
 _PAUSE_SECONDS = 0.02
 
 DELETED = " (deleted)"

@@ -104,8 +104,8 @@ class SharedLock:
 def has_shared_lock(pid: int, directories: Collection[str]) -> bool:
     """Return whether a process has our shared lock on one of the directories, or on a file in one.
 
-    The kernel's record of the process's descriptors decides. Return False if this system or user can't see
-    that record.
+    The kernel's record of the process's descriptors decides, rather than its number or name. Return False if
+    this system or user can't see that record.
     """
     try:
         for descriptor in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208

@@ -98,7 +98,7 @@ def triggers(
     :param request: ``manual`` and ``forced`` are causes, too. Without cleanFileForciblyEnable a forced
         request becomes an ordinary manual one, as in the broker, and adds a notice.
     :raises BrokerConfigError: the broker can't parse an hour of deleteWhen. It would then give up the
-        whole pass, even one for space or by hand, unless an earlier hour in the list is the present one.
+        whole pass, even for space or by hand, unless an earlier hour in the list is the present one.
     """
     causes: list[Trigger] = []
     notices: list[str] = []

@@ -404,7 +404,7 @@ def course_start(
 ) -> CourseStart | None:
     """Return the start of a simulation; None if the disk's level is unknown, or the log has no segment.
 
-    The ingest is computed from segments' last writes in the last seven days. If it is unknown, it is 0 bytes.
+    The ingest is computed from segments' last writes in the last seven days. An unknown ingest is 0 bytes.
     """
     disk, (log,) = least_used(snapshot.log_disks), snapshot.logs
     if disk is None or not disk.total_bytes or disk.usable_bytes is None or not log.segments:
@@ -457,7 +457,7 @@ def _iter_allocated(layout: StoreLayout) -> Iterator[int]:
 
 
 def used_by_age(config: BrokerConfig, start: CourseStart, hours: int) -> int:
-    """Return how many bytes of a disk this ingest uses at most, if each segment is deleted once expired."""
+    """Return the most used bytes of a disk at this ingest, if each segment is deleted once it has expired."""
     pass_bytes = max(start.ingest.hour_bytes(0)) * interval_ms(config) // HOUR_MS
     log_bytes = most_bytes_within(start.ingest, hours) + start.segment_bytes + pass_bytes
     return start.other_bytes + log_bytes + int(log_bytes * start.dependents_share)

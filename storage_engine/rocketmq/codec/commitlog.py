@@ -43,7 +43,9 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 _BLOCK: Final = 4096
 _WINDOWS_BYTES: Final = (1 << 16, 1 << 20, 1 << 24)
-"""Lengths of the ranges to search for a message, one after the other. Default messages have at most 4 MiB."""
+"""Lengths of the ranges that are searched backwards from a position for a message, one after the other. In
+the broker's default, a message has at most 4 MiB.
+"""
 _MAGICS: Final = tuple(map(_UINT32.pack, frame.MESSAGE_MAGICS))
 _SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 

@@ -48,7 +48,9 @@ _TEXT_COLUMNS = {
     "unique_key": (kernels.UNIQUE_KEY, kernels.UNIQUE_KEY_OFFSETS, kernels.HAS_UNIQUE_KEY),
     "properties_text": (kernels.PROPERTIES, kernels.PROPERTIES_OFFSETS, kernels.HAS_PROPERTIES),
 }
-"""The kernels' columns of a text: bytes, offsets, and flags (1: the row has it). None: all rows have it."""
+"""The kernels' columns of each text: its bytes, its offsets, and flags whether a row has the text. None in
+place of the flags means that every row has the text.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +149,7 @@ def decode_chunk(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a chunk, sorted by (topic, queue id, physical offset).
 
-    :param arena: memory for the tables. No earlier table may still need it.
+    :param arena: gives memory that no earlier table needs any more.
     :param cut: takes the rows' sizes, and returns first row and end of each table; None for one table.
     """
     ranking = rank_queues(data, chunk.queues)

@@ -117,8 +117,8 @@ class MessageStore:
     def start(self, *, services: bool = True) -> None:
         """Start to accept messages.
 
-        :param services: if False, no thread flushes or dispatches messages. :meth:`stop` does both, and
-            :meth:`dispatch` dispatches. Then the written bytes depend on the messages alone.
+        :param services: if False, no background thread flushes or dispatches messages. :meth:`stop` does
+            both, and :meth:`dispatch` dispatches. Then the written bytes depend on the messages alone.
         """
         if not self.was_clean:
             self.drop_what_was_cut()

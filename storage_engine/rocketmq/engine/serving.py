@@ -246,7 +246,10 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         return {"before": before, "after": positions_of(self._store)}
 
     def _delete_segments(self, request: Mapping[str, Any]) -> None:
-        """Delete the requested segments, each the log's first file. Files that are gone are skipped."""
+        """Delete the requested segments. Files that are gone are skipped.
+
+        Each must be the log's first file at its deletion.
+        """
         root, files = self._store.layout.root, self._store.files
         for item in request["segments"]:
             segment = from_jsonable(Segment, item, "segment")
@@ -254,8 +257,8 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
             if file is None or file.base_offset != segment.base_offset:
                 if os.path.lexists(segment.facts.path):
                     raise ChangedUnderUsError(
-                        f"{segment.facts.path}: expected the log's first file, found that the log begins at "
-                        f"{files.min_offset}. The file was not deleted. Plan again.",
+                        f"{segment.facts.path}: expected the log's first file, found that it begins at "
+                        f"{files.min_offset}. It was not deleted. Plan again.",
                         path=segment.facts.path,
                     )
                 continue
@@ -269,7 +272,10 @@ class StoreServer(ThreadingMixIn, UnixStreamServer):
         self._store.queues.correct_min(files.min_offset)
 
     def _delete_dependents(self, request: Mapping[str, Any]) -> None:
-        """Delete requested files, each the first of a queue or the index. Files that are gone are skipped."""
+        """Delete the requested files durably. Files that are gone are skipped.
+
+        Each must be the first of several files of a queue or the index.
+        """
         for item in request["files"]:
             facts = from_jsonable(DependentFile, item, "file").facts
             path = Path(facts.path)

@@ -244,7 +244,7 @@ def usable_broker_config(
 
 
 def parse_delete_when(delete_when: str) -> tuple[int, ...]:
-    """Return deleteWhen's hours, which are joined by ";" (UtilAll#isItTimeToDo), also hours above 23.
+    """Return deleteWhen's hours, joined by ";" (UtilAll#isItTimeToDo), also hours that no clock shows.
 
     :raises ValueError: the broker can't parse an hour; it would abort the whole cleaning pass.
     """

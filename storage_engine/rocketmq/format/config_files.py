@@ -132,7 +132,7 @@ def read_config(path: Path, parse: Callable[[bytes], Content], expected: str) ->
         except CorruptFileError as error:
             errors.append(reason_of(error))
         except MALFORMED as error:
-            errors.append(f"{candidate}: expected {expected}, found something else ({error!r})")
+            errors.append(f"{candidate}: expected {expected}, found another ({error!r})")
     if errors:
         raise CorruptFileError(
             "; ".join(errors) + ". Neither the file nor its backup can be read; restore one of them."

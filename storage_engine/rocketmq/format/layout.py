@@ -163,8 +163,8 @@ def _own_directory(root: Path, path: Path) -> Path:
     link = path.lstat() if path.is_symlink() and path.parent.samefile(root) else None
     if link is not None and link.st_uid not in (0, real.stat().st_uid if real.exists() else 0):
         raise StoreLayoutError(
-            f"{path}: expected a directory, or a symbolic link of its target's owner, found a link of uid "
-            f"{link.st_uid} to {real}. Nothing was changed. If the link is right, have root make it "
+            f"{path}: expected a directory, or a symbolic link to one of the same owner, found a link of uid "
+            f"{link.st_uid} to {real}. Nothing was changed. If it is right, have root make the link "
             f"(chown -h root {path})."
         )
     lock = real.parent / "lock"
@@ -263,7 +263,7 @@ _LOG_AS_USUAL = (_QUEUES_IN_ROCKSDB, _CONFIGURATION_IN_ROCKSDB, _COMPACTION)
 
 
 def unhandled_setting(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return a kind of data that a setting keeps in an unsupported form, and that setting, or None."""
+    """Return a kind of data that a setting keeps in an unsupported form, and its setting; else None."""
     for kind, setting, is_set in (
         (_DLEDGER, "enableDLegerCommitLog", config.enable_dledger_commit_log),
         (_QUEUES_IN_ROCKSDB, f"storeType={config.store_type}", config.store_type.lower() != "default"),
@@ -345,7 +345,7 @@ def has_controller(config: BrokerConfig, layout: StoreLayout) -> bool:
     master's end (CommitLog#getConfirmOffset). Without a controller, a broker writes its own end to its
     checkpoint.
 
-    Without the setting, the answer is yes if there is a file that only brokers with a controller keep.
+    If enableControllerMode isn't set, a file that only brokers with a controller keep decides.
     """
     mode = config.raw.get(CONTROLLER_MODE, "").strip().lower()
     return mode == "true" or (mode != "false" and (layout.root / _EPOCHS).exists())

@@ -32,7 +32,7 @@ BEAT_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 5.0
 """A watch without a heartbeat for this time counts as dead; a watch without a look, as not watching."""
 TENDED_SECONDS: Final = 600.0
-"""Time after a watch's last look at the shield from which on the shield counts as untended."""
+"""Time from a watch's last look at the shield until the shield is untended. Each look archives segments."""
 _BYTES: Final = 512
 _MAX_BYTES: Final = 64 << 10
 

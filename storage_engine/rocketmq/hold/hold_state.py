@@ -3,9 +3,9 @@
 Each change of a ``HoldState`` is durable in the journal before the store is changed. So after a kill, the
 next run knows each file's original mtime and each setting's original value.
 
-The copy is ``.storage-engine/hold``. It keeps the original mtimes if the journal is lost, and a watch needs
-neither journal nor broker. The copy has two slots of equal size, which are overwritten in turn. An overwrite
-works on a full disk, too, and if it is interrupted, the other slot is intact.
+The copy is ``.storage-engine/hold``. With the copy, the original mtimes aren't lost with the journal, and a
+watch needs neither journal nor broker. The copy has two slots of equal size, which are overwritten in turn.
+An overwrite works on a full disk, too, and if it is interrupted, the other slot is intact.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Touched:
     :param original_mtime_ns: mtime before the hold first set it.
     :param mtime_ns: mtime that the hold set last.
     :param ctime_ns: ctime after ``mtime_ns`` was set. None until the change is confirmed: the file may have
-        either mtime.
+        the old or the new mtime.
     :param before_mtime_ns: mtime just before the hold set it last; None in states of older releases.
     """
 

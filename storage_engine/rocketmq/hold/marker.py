@@ -81,7 +81,7 @@ def changing(root: Path, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Lock the hold's state for one change: from the read of the state until the new state is written.
 
     A process with the lock of :func:`alone` takes this lock for each change, so that a watch can mend the
-    fence between two changes. A change may last until a broker has answered, and no longer.
+    fence between two changes. A change lasts as long as a broker takes to answer.
 
     :raises StoreBusyError: another process has the lock for longer than ``wait_seconds``.
     :raises GateRefusedError: the lock can't be taken.

@@ -4,7 +4,7 @@ The input is a table of (group, topic, queue, committed offset). Each queue's fi
 groups, and the other steps are vectorised. So a Spark task can do any share of the work.
 
 To find unread messages, the first entry of each queue with a group is read. It shows whether the queue loses
-entries. Only then are further entries read.
+entries. Only if the queue does, further entries are read.
 """
 
 from __future__ import annotations

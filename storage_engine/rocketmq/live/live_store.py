@@ -252,7 +252,7 @@ class LiveStore(BrokerStore):
 
     @contextmanager
     def lock(self) -> Iterator[LockedLive]:
-        """Renew the hold, and keep other runs off it until the block ends. The hold itself continues then.
+        """Renew the hold, and lock it against other runs until the block ends. The hold outlives the block.
 
         :raises GateRefusedError: the store can't be held, or the hold's state can't be saved.
         """
@@ -369,8 +369,8 @@ class LiveShield(StoreShield):
         """See :meth:`storage_engine.model.broker.broker_store.StoreShield.end_force`.
 
         Nothing is set while the disk is above the broker's warning level: a person may have allowed deletion
-        by force because the disk was full. The same holds for an unknown level, and if we may not change
-        settings. Another run may have the lock of :func:`marker.alone` meanwhile.
+        by force because the disk was full. Nor is anything set if the level is unknown, or if we may not
+        change settings. Another run may have the lock of :func:`marker.alone` meanwhile.
         """
         parts = self.parts
         memory, state = parts.memory, load_state(parts.memory)

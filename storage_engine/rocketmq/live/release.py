@@ -56,7 +56,7 @@ POLL_SECONDS: Final = 0.25
 UNANSWERED_SECONDS: Final = 30.0
 """Longest wait for an answer of a broker that deletes, or for another process to free the hold's lock."""
 _LOCK_SECONDS: Final = 1.0
-"""Longest single wait for the hold's lock. Before the next wait, the broker is asked again."""
+"""Longest single wait for the hold's lock. After it the broker is asked again, and the lease renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +206,10 @@ def _check_unchanged(parts: LiveParts, prefix: Prefix, state: HoldState) -> None
         )
         if state.releasing:
             raise GateRefusedError(
-                f"{text} Segments that an earlier call exposed may still be deleted. Stop the other program."
+                f"{text} Segments that an earlier call exposed may still be deleted. Stop the program that "
+                "does it."
             )
-        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the other program.")
+        raise ChangedUnderUsError(f"{text} Nothing was deleted. Stop the program that does it.")
 
 
 def _delete_prefix(parts: LiveParts, state: HoldState, prefix: Prefix, patience: Patience) -> None:

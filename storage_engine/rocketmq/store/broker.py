@@ -134,7 +134,8 @@ def watch_levels(
 ) -> Watch:
     """Return the causes of a cleanup, from the clock and from disks that were measured on any host.
 
-    With replicasPerDiskPartition > 1 the store's size can be a cause, too. It is unknown here, so it is none.
+    With replicasPerDiskPartition > 1 the store's size can be a cause, too. Here the size is unknown, and no
+    cause.
 
     :param zone: time zone of deleteWhen.
     """
@@ -503,7 +504,7 @@ class RocketMQBrokerStore(BrokerStore):
 
 
 def cut_log(log: LogSnapshot, end: int, dispatched: int) -> LogSnapshot:
-    """Return a log, as its files show it, cut at an end that its broker reported before the files were read.
+    """Return a log, as its files show it, cut at an end that its writer reported before the files were read.
 
     :param end: the reported end. Only segments below this offset are sealed.
     :param dispatched: offset up to which messages are in consume queues.

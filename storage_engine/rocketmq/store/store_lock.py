@@ -56,8 +56,8 @@ def lock(layout: StoreLayout) -> Iterator[LockedStore]:
     If another run of this package has the lock, wait for it. A missing lock file is created for the broker's
     user, who must be able to open it afterwards.
 
-    :raises StoreBusyError: the lock is taken, the lock file can't be opened, another process has files of the
-        store open, or a broker runs whose files this process may not see.
+    :raises StoreBusyError: the lock is taken, the lock file can't be opened, or another process has files of
+        the store open. Also if a broker runs whose files this process may not see.
     :raises UnsupportedLayoutError: the store's layout doesn't permit deletions.
     """
     layout.check_cleanable()

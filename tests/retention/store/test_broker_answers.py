@@ -481,7 +481,7 @@ def test_an_error_says_of_the_store_only_what_is_known(root: Path, name: str) ->
         getattr(store, member)()
     assert "Nothing was changed" not in str(refused.value)
     gone, _ = _saying(root, name, FileNotFoundError(2, "gone", "/x"))
-    with pytest.raises(FileGoneError, match=f"meanwhile. {known}.*Run the same command again"):
+    with pytest.raises(FileGoneError, match=f"meanwhile. {known}.*Run it again"):
         getattr(gone, member)()
 
 

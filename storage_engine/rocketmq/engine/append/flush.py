@@ -94,7 +94,7 @@ class GroupCommit:
     """Flushes once for all waiting puts, when as many wait as at the end of the last flush.
 
     If fewer join, the first of them flushes after :data:`GATHERING_SECONDS`. After a flush, the threads soon
-    make their next puts. The last thread to join flushes for all, so that no other thread has to be woken.
+    make their next puts. The last thread to join flushes for all: no other thread has to be woken for that.
     """
 
     def __init__(self, flush: Callable[[], object], flushed: Callable[[], int]) -> None:

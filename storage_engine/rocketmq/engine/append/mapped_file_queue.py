@@ -57,7 +57,9 @@ PAGE_BYTES = 4096
 _AHEAD_BYTES = 32 << 20
 _LEAST_AHEAD_BYTES = 1 << 20
 _CALLS_AHEAD, _MOST_WRITABLE_BYTES = 2, 64 << 20
-"""Limits of the bytes made writable ahead of a fast producer: a multiple of the last growth, and a number."""
+"""Limits of the bytes made writable ahead of a fast producer: the growth during this many calls, and a number
+of bytes.
+"""
 _DONT_NEED, _POPULATE_READ, _POPULATE_WRITE = 4, 22, 23
 """MADV_DONTNEED, and MADV_POPULATE_READ and MADV_POPULATE_WRITE, which Linux has since 5.14."""
 _BLANK = struct.Struct(">iI")
@@ -546,7 +548,7 @@ class FileQueue:
                 durable.fsync_path(directory)
 
     def retry_first(self, forced_after_ms: int, now_ms: int) -> bool:
-        """Retry a deletion of the first file that a reader delayed (MappedFileQueue#retryDeleteFirstFile).
+        """Retry the first file's deletion if a reader delayed it (MappedFileQueue#retryDeleteFirstFile).
 
         :return: whether the file was deleted.
         """

@@ -117,7 +117,7 @@ class EntryFiles:
     def flush(self, least_pages: int) -> None:
         """Flush to disk all bytes written since the last flush.
 
-        :param least_pages: flush nothing if fewer pages are unflushed.
+        :param least_pages: flush no pages if fewer are unflushed.
         :raises OSError: the disk refuses. Bytes flushed before still count as flushed.
         """
         bases, end = self.written()
