@@ -37,16 +37,16 @@ from storage_engine.journal.reading.run_rows import CleanupRun
 
 MOST_POINTS = 2_000
 LONGEST_MS = 3_660 * DAY_MS
-"""Longest span of a chart. A longer span begins later: no journal keeps samples for so long."""
+"""Longest span of a chart. A longer one is cut at its beginning: no journal keeps samples for so long."""
 _MOST_GAPS = 100
 _BUCKETS = 498
-"""Number of buckets. Some are merged if the chart has too few points for all. An empty bucket is a gap."""
+"""Number of buckets. They are merged if they have more extremes than points. An empty bucket is a gap."""
 _MOST_SAMPLES = MOST_POINTS - _MOST_GAPS
 """Largest number of samples that are shown one by one. Gaps between them take points, too."""
 _GAP = 3
 """A time without samples is a gap if it exceeds the usual distance between two looks by this factor."""
 _ONE_LOOK_MS = 60_000
-"""Samples within this time are of one look: each of its tasks takes one. One also has the archive lag."""
+"""Samples within this time are of one look: each of its tasks takes one. Only one has the archive lag."""
 _EXACT_SHARE = 8
 """If refusals begin or end in at most 1/8 of the span's buckets, these buckets are read look by look."""
 
@@ -317,7 +317,7 @@ def exact_refused_spans(
     start_ms: int,
     end_ms: int,
 ) -> Spans:
-    """Return the spans of refused writes. If the columns lack looks, the journal shows the spans' ends."""
+    """Return the spans of refused writes. If the columns are thinned, the journal shows the spans' ends."""
     disks = disk_ids(connection, store_id)
     before = _refused_before(connection, disks, rules, start_ms)
     spans, buckets = refused_spans(columns, rules, before), columns.buckets

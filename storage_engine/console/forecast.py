@@ -360,8 +360,8 @@ class WhatIfSettings:
     """Settings that can be changed.
 
     :param can: whether a course can be computed.
-    :param why: why no course can be computed: no-store, not-simulated, no-rules, no-start, or a broker's
-        sentence.
+    :param why: why no course can be computed: no-store, not-simulated, no-rules, no-start, or a
+        sentence of the broker's package.
     :param at_ms: time of the look from which a course starts.
     """
 

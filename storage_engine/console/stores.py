@@ -303,7 +303,7 @@ def with_forecast(line: StoreLine, forecast: Forecast) -> StoreLine:
 
 
 def without_monitor(line: StoreLine, dag_id: str, kind: ProblemKind) -> StoreLine:
-    """Return the line of a store whose monitor doesn't run. Its problem replaces problems of the last look.
+    """Return the line of a store whose monitor doesn't run. This problem replaces those in ``_LOOKED_FOR``.
 
     :param kind: MONITOR_PAUSED or MONITOR_GONE.
     """
@@ -494,7 +494,7 @@ def _make_day(day: str, verdicts: Sequence[Verdict], lost: Sequence[Incident]) -
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a run has or lacks a validation. Most runs find no segment due, and need none."""
+    """Return whether a run validated, or should have. Most runs find nothing due, and need no validation."""
     if verdict.unchanged_since is not None:
         return False
     return bool(verdict.validation) or verdict.deleted_segments > 0 or verdict.outcome in _VALIDATED_ALWAYS

@@ -382,8 +382,8 @@ class Journal(JournalStores):
     ) -> None:
         """Record one event for each subject: all events or none.
 
-        :param lease: a lease to renew in the same transaction. If another run has it by now, nothing is
-            recorded.
+        :param lease: if given, the lease is renewed in the same transaction. If another run has it by now,
+            nothing is recorded.
         :raises StoreBusyError: another run has the lease by now.
         """
 
@@ -542,7 +542,7 @@ WATCH_RUN: Final = "watch"
 """Key of the run in which drift is recorded if no other run found it."""
 
 DONE = frozenset({DriftKind.FENCE_MENDED, DriftKind.FENCE_NOT_MENDED, DriftKind.GIVEN_UP})
-"""Kinds of drift that record our repairs between two runs, done or tried, after changes by other programs."""
+"""Kinds of drift that record our actions between two runs, done or tried, after changes by other programs."""
 
 
 def hold_memory(journal: Journal, store_id: str) -> HoldMemory:
@@ -596,7 +596,7 @@ def untold_mends(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
 
 
 def drift_since_renewal(journal: Journal, record: StoreRecord) -> tuple[Drift, ...]:
-    """Return drift since a run last recorded the hold. No report may contain this drift yet."""
+    """Return drift since a run last recorded the hold. Perhaps no report contains it yet."""
     events = _since_renewal(journal, record)
     return tuple(from_jsonable(Drift, event.payload["disturbance"]) for event in events)
 

@@ -259,7 +259,7 @@ class JournalStores(HasDatabase):
         return self._twice(end)
 
     def open_lineage(self, store_id: str, person: str, reason: str, log: str | None = None) -> StoreRecord:
-        """Open a new lineage, so that offsets may have other bytes. No lineage of the store had its number.
+        """Open a new lineage, so that offsets may have other bytes. Its number is new for the store.
 
         :param log: open it only for this log; None for the whole store with all its logs.
         """

@@ -144,7 +144,7 @@ class KafkaPlaces(Places):
         return read_server_properties(root).log_dirs
 
     def default_name(self, root: Path) -> str:
-        """Return a name made of the node's id and cluster, because all nodes' files have the same name."""
+        """Return a name made of the node's id and cluster: every node's file is ``server.properties``."""
         from storage_engine.kafka.format.layout import node_name
 
         return node_name(root)

@@ -125,8 +125,8 @@ def _with_all_partitions(
 ) -> dict[Place, int | None]:
     """Return each group's position in every partition that this node has of the group's topics.
 
-    A group with a position in one partition of a topic is expected to read the whole topic. A position
-    that the group doesn't have is None.
+    A group with a position in one partition of a topic is expected to read the whole topic. In a partition
+    in which the group has no position, the result is None.
     """
     reads = {(group, topic) for group, topic, _ in committed}
     return {
@@ -141,7 +141,8 @@ class SegmentOfLag:
     """A segment that groups read.
 
     :param going: the plan deletes the segment. Lag is computed for this plan.
-    :param time_to_loss_ms: time until the segment's age allows its deletion; None if never, or if not known.
+    :param time_to_loss_ms: time until the segment's age alone allows its deletion; None if never, or not
+        known.
     """
 
     base_offset: int
@@ -177,7 +178,7 @@ class LagContext:
 
     @property
     def segments_table(self) -> pa.Table:
-        """Return a row for each segment: whether the plan deletes it, and when its age allows that."""
+        """Return a row for each segment: whether the plan deletes it, and the ms until age allows that."""
         return segments_table(
             (log.name, segment.base_offset, segment.going, segment.time_to_loss_ms)
             for log in self.logs.values()
@@ -252,7 +253,8 @@ def _row(
 class _Batch:
     """The batch that contains an offset, or else the first batch after it.
 
-    :param position: position in the segment of the batch's first byte. ``end_position`` is the batch's end.
+    :param position: position of the batch's first byte in the segment. ``end_position`` is after its last
+        byte.
     :param is_decoded: it must be decoded to find the time of the record at the offset.
     """
 
@@ -346,7 +348,8 @@ def _record_times(
 ) -> dict[tuple[str, int], int]:
     """Return the timestamps of records. Batches of all logs are decoded together.
 
-    :param batches: for each batch, logs and offsets. The batch contains the record at each of these offsets.
+    :param batches: for each batch, logs and offsets. The batch contains each offset, or is the first batch
+        after it.
     :return: by log and offset, the timestamp in ms of the first record at or after it. Records without a
         timestamp are left out.
     """

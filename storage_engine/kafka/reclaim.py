@@ -6,7 +6,7 @@ cluster is asked again whether the ground for it still holds.
 
 If another node leads a log, a record must show that the leader has the same records. Then the leader deletes
 them, and only after that the file is deleted here. After a kill in between, the log's start is higher on
-other nodes than here. That is harmless: this node would delete the same segments as soon as it follows.
+all other nodes than here. That is harmless: this node would delete the same segments as soon as it follows.
 """
 
 from __future__ import annotations
@@ -508,7 +508,7 @@ def _check_again(prefix: Prefix, before: Way, way: Way) -> None:
             prefix, f"its leader has changed meanwhile. Before: {before.said}; now: {way.said}", state
         )
     if way.leader is not None and way.led_from < prefix.boundary:
-        raise cut_error(prefix, f"{way.said}, so the leader still has records of the segment", state)
+        raise cut_error(prefix, f"{way.said}, so it still has records of the segment", state)
 
 
 @dataclass(slots=True)
@@ -552,7 +552,7 @@ class RoomStore(KafkaStore):
         return RoomStore(RoomNode(self.node.root, live=self.node.live, memory=memory))
 
     def snapshot(self, now_ms: int) -> StoreSnapshot:
-        """Return the snapshot with ``crashed`` false: the plan itself keeps segments that a crash may cut."""
+        """Return the snapshot with ``crashed`` false: after a crash, the plan keeps uncertain segments."""
         return replace(KafkaStore.snapshot(self, now_ms), crashed=False)
 
     def plan(self, snapshot: StoreSnapshot, now_ms: int, request: PlanRequest) -> Plan:

@@ -17,7 +17,7 @@ from storage_engine.core.clock import DAY_MS
 
 UNLIMITED = -1
 LIKE_RETENTION = -2
-"""Value of ``local.retention.ms`` or ``local.retention.bytes``: ``retention.ms`` or ``.bytes`` counts."""
+"""Value of ``local.retention.ms`` or ``.bytes`` that means: the same as ``retention.ms`` or ``.bytes``."""
 
 
 @dataclass(frozen=True)

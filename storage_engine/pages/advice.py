@@ -72,7 +72,9 @@ ERRORS: Mapping[str, str] = {
     ),
     "JournalUnavailableError": "Check the journal's database, its disk and its credentials, then run again.",
     "JournalConflictError": "Another run wrote the same record at the same time. Run again.",
-    "CommitStateUnknownError": "Wait until the lake's catalog answers. The next run checks the commit.",
+    "CommitStateUnknownError": (
+        "Wait until the lake's catalog answers, then run again. That run checks the commit."
+    ),
     "ProofError": (
         "The copy that was read back from the lake differs from the segment. It was not committed. "
         "Check the lake's disk and memory for faults, then run again."

@@ -136,8 +136,8 @@ def covered(rows: Rows) -> Verdicts:
 def one_interval(rows: Rows) -> Verdicts:
     """Check that each range of store and lake begins at the end of the previous range.
 
-    A lost or unknown range isn't counted, so the range after the gap breaks the rule. It is counted if its
-    status is WARNING, such as after a person accepted the loss.
+    A lost or unknown range isn't counted, so the range after the gap breaks the rule. A range with
+    only a WARNING is counted, such as an accepted loss.
 
     :param rows: log, start_offset, end_offset, where, status.
     """
@@ -251,8 +251,8 @@ def in_range(rows: Rows) -> Verdicts:
 WARNING = "warning"
 """Severity of findings that are no certain fault.
 
-The broker repairs such a state, a person decided it, or it only looks like a fault, as a topic that was
-deleted and created again does. Moved rows whose receipt has to be renewed belong here, too.
+Such a state is one that the broker repairs, that a person decided, or that only looks like a fault. A topic
+that was deleted and created again looks like a fault. Moved rows whose receipt must be renewed belong here.
 """
 
 EXAMPLES = 10

@@ -161,14 +161,17 @@ class LakeFacts:
     ended: tuple[Receipt, ...] = ()
     """Receipts of expired segments."""
     expiries: Mapping[str, str] = field(default_factory=dict)
-    """By an act's SHA-256, a text on the keep policy and time of that expiry."""
+    """By the SHA-256 of an expiry's act, a clause with the keep policy and the time of the expiry."""
 
 
 NO_LAKE = LakeFacts((), {}, (), (), (), frozenset(), ())
 
 
 def laid_over(first: LakeFacts, second: LakeFacts) -> LakeFacts:
-    """Combine the facts of two lakes of a store. For each segment, a receipt that isn't broken counts."""
+    """Combine the facts of two lakes of a store: all files and rows, and one receipt for each segment.
+
+    If a segment's receipt is broken in one lake only, the receipt in the other lake counts.
+    """
     holding = [row for row in second.receipts if row.identity not in second.broken]
     receipts, broken = merge_lakes(first.receipts, first.broken, holding)
     identities = {row.identity for row in receipts}

@@ -219,7 +219,7 @@ def _find_last(connection: Connection, run_ids: Sequence[int], after: int, limit
 
 
 def _merge(left: Mapping[str, Row[Any]], right: Mapping[str, Row[Any]], limit: int) -> dict[str, Row[Any]]:
-    """Merge two results of :func:`_find_last`. Return each segment's last event, at most ``limit`` events."""
+    """Merge two results of :func:`_find_last`: at most ``limit`` segments' last events, the newest first."""
     rows = sorted([*left.values(), *right.values()], key=lambda row: -row.id)
     by_subject: dict[str, Row[Any]] = {}
     for row in rows:

@@ -273,7 +273,8 @@ _ANSWERED = (
     .correlate(runs, reports)
     .exists()
 )
-"""SQL condition that the report of run ``unchanged_since`` exists. It may expire earlier than this run."""
+"""SQL condition that the report of run ``unchanged_since`` exists. It may expire before the run that
+refers to it."""
 
 RUN_COLUMNS: Final = (
     runs.c.id,

@@ -62,7 +62,8 @@ class StoreSummary:
         offset is lost; None if not known. ``lost_ranges`` is the number of lost ranges.
     :param archive_lag_seconds: time since the last write to the oldest unarchived segment, measured together
         with ``archive_lag_bytes`` at ``archive_lag_at_ms``.
-    :param time_to_loss_ms: shortest time until a group loses an unread message; None if not known.
+    :param time_to_loss_ms: shortest time until a group loses an unread message; None if no group is known to
+        lose one.
     :param due_bytes: bytes that a cleanup requested by a person would have deleted at the last look. For
         ``due_unproven_bytes`` of these bytes, no lake has a proof.
     :param validated_at_ms: when the last run with a ``validation`` wrote its report.

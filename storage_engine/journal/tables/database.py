@@ -202,7 +202,8 @@ class JournalDatabase:
     def write(self, work: Callable[[Connection], T], *, reserve: bool = True) -> T:
         """Run ``work`` in one transaction that is on disk when this returns.
 
-        On a full disk, the reserve is deleted and ``work`` runs again. ``work`` must only use its connection.
+        On a full disk, the reserve is deleted and ``work`` runs again. So ``work`` must only use its
+        connection.
 
         :param reserve: whether this write may use the reserve.
         :raises JournalConflictError: a row that should be new exists already.

@@ -66,7 +66,7 @@ def name_stores(connection: Connection) -> None:
 
 
 def answer_without_scans(connection: Connection) -> None:
-    """Migrate 7 to 8: plain columns for new samples; tables for last receipts, reports and findings.
+    """Migrate 7 to 8: plain columns for new samples; tables for lakes' last receipts, reports and findings.
 
     Existing samples are not changed: converting 90 days of them would block the journal for a minute.
     """
@@ -121,7 +121,7 @@ def _add(connection: Connection, column: Column[Any]) -> None:
 
 
 def _rebuild_stores(connection: Connection) -> None:
-    """Make the table again as in version 6: SQLite can't drop constraints. References to the table stay."""
+    """Copy the table's rows into one of version 6: SQLite can't drop constraints. References to it stay."""
     new, names = f"{stores.name}_new", "store_id, real_path, broker, lineage, created_at_ms, host"
     connection.exec_driver_sql(
         f"CREATE TABLE {new} (store_id VARCHAR(36) NOT NULL, real_path TEXT NOT NULL, "

@@ -96,7 +96,7 @@ def check_options(settings: Mapping[str, str]) -> None:
             hint = _HINTS.get(name) or did_you_mean(name, ALLOWED)
             raise BadInputError(
                 f"client setting {name}: expected a setting of librdkafka that loads no code, runs no "
-                f"command and calls no function, found no such setting.{hint} Nothing was changed. Leave it "
+                f"command and calls no function, found another setting.{hint} Nothing was changed. Leave it "
                 "out.",
                 page="connection",
             )
@@ -298,7 +298,7 @@ class Cluster:
         """Send a request for each key, several at a time. Yield each key with its answer or its refusal.
 
         A client caches leaders' epochs, and uses an epoch even after the leader has refused it. So a request
-        that fails for its epoch is repeated with a new client, for a few seconds.
+        that is refused for its epoch is repeated with a new client, for a few seconds.
 
         :param ask: makes the requests for some keys with the present client.
         :raises BrokerUnavailableError: no broker answers.
@@ -398,9 +398,9 @@ class Cluster:
     def described(self) -> DescribeClusterResult:
         """Return the cluster's description of itself.
 
-        Brokers name one broker as the controller, and the controller answers this request. If the controller
-        hangs, brokers name another one after a while. But a client remembers the name, and still asks the
-        controller that hangs. So a new client asks once more.
+        A broker may name any broker as the controller, and the named broker answers this request. After a
+        while, brokers no longer name a broker that hangs. But a client remembers the name, and still asks the
+        broker that hangs. So a new client asks once more.
 
         :raises BrokerUnavailableError: no broker answers, or no broker accepts our credentials.
         """

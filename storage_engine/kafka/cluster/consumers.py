@@ -63,7 +63,7 @@ def listed_groups(cluster: Cluster) -> tuple[str, ...]:
 def _missing_groups(cluster: Cluster) -> str:
     """Return why groups may be missing in the brokers' answers; "" if no group is missing.
 
-    If a partition of their offsets has no leader, groups have no coordinator, so no broker names them.
+    If a partition of the offsets' topic has no leader, its groups have no coordinator: no broker names them.
     """
     from confluent_kafka import KafkaError
 
@@ -86,7 +86,7 @@ def _missing_groups(cluster: Cluster) -> str:
 def _ask_groups(
     cluster: Cluster, subject: str, groups: Sequence[str], ask: Callable[[Sequence[str]], Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield each group's answer or error. Ask again while the group's coordinator takes over groups."""
+    """Yield each group's answer or error. Ask again while a new coordinator takes over the group."""
     deadline = time.monotonic() + _TAKE_OVER_SECONDS
     passing, pending = _passing_codes(), groups
     while pending:

@@ -1,4 +1,4 @@
-"""Rights that an account needs to look at a cluster, or to hold and delete; and those that it lacks."""
+"""Rights that an account needs to look, or to hold and delete. The cluster tells which of them it lacks."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def lacking_rights(
     A topic or group that the cluster doesn't know needs no right.
 
     :param topics: may contain the topic in which groups commit their offsets.
-    :param deleting: also ask for the rights to hold and to delete.
+    :param deleting: check also the rights to hold and to delete.
     :raises BrokerUnavailableError: no broker answers.
     """
     rights = (*RIGHTS, *DELETING_RIGHTS) if deleting else RIGHTS

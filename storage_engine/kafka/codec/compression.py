@@ -25,9 +25,10 @@ from storage_engine.native import kernel, load_u8, load_u32
 _BUFFER_BYTES: Final = 8 << 10
 """Bytes read at a time (GzipCompression#wrapForInput)."""
 _LEAST_BEHIND: Final = 26
-"""Java looks for another member if its buffer has more bytes left than this, counted from the trailer on; or
-if bytes follow the buffer (GZIPInputStream#readTrailer, ByteBufferInputStream#available). Java from 17.0.21.1
-on always looks, and refuses a member that is cut off. Earlier releases ignore such a member."""
+"""Java looks for another member if its buffer has more bytes left than this, counted from the trailer on. It
+also looks if bytes follow the buffer (GZIPInputStream#readTrailer, ByteBufferInputStream#available).
+Java from 17.0.21.1 on always looks, and refuses a member that is cut off. Earlier releases ignore such a
+member."""
 _START: Final = b"\x1f\x8b\x08"
 _START_BYTES: Final = 10
 _HEADER_SUM, _EXTRA, _NAME, _COMMENT = 2, 4, 8, 16

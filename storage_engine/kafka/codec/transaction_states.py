@@ -119,7 +119,10 @@ class UncommittedTransactions:
 
     @property
     def first_open_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction; None if no transaction is open."""
+        """Return the first offset of the oldest open transaction; None if no transaction is open.
+
+        This offset bounds the last stable offset.
+        """
         firsts = self.first_offsets[self.last_offsets == _OPEN_END]
         return int(firsts.min()) if len(firsts) else None
 

@@ -54,7 +54,8 @@ DELETE_HORIZON: Final = 0x40
 
 NO_TIMESTAMP: Final = -1
 MIN_RECORD_BYTES: Final = 7
-"""An empty record: a byte each for length, attributes, two deltas, two lengths, and number of headers."""
+"""An empty record: a byte each for length, attributes, two deltas, key length, value length and number of
+headers."""
 
 
 _HEADER = struct.Struct(">qiibIhiqqqh")

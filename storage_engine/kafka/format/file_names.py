@@ -77,7 +77,7 @@ class PartitionDirectory:
 
 
 class LogFile(NamedTuple):
-    """The parts of a file's name. ``offset`` is a segment's base offset, or a snapshot's offset."""
+    """The parts of a file's name. ``offset`` is the segment's. A snapshot has the producers below it."""
 
     offset: int
     kind: FileKind

@@ -107,8 +107,8 @@ class PartitionLog:
     :param snapshots: producer snapshots, oldest first. The newest may be at the log's end, where no segment
         begins.
     :param left_over: files that the broker will remove or rename, each with its state.
-    :param links: symbolic links, which we don't follow. In a log in use, no segment is a link. The
-        directory of a log set aside may itself be a link.
+    :param links: symbolic links, which we don't follow: files of the log, but no segments of a log in use.
+        The directory of a log set aside may itself be a link.
     """
 
     directory: str
@@ -406,7 +406,7 @@ def _read_small(path: Path, read: Callable[[Path], Content], faults: list[str]) 
 
 
 _READINGS = 20
-"""Number of attempts to read a log or a node while its files vanish. No broker deletes files as often."""
+"""Number of attempts to read a log or a node while its files vanish: more than a broker deletes meanwhile."""
 
 
 def read_again(

@@ -165,7 +165,7 @@ def _is_true(topic: Mapping[str, str], name: str) -> bool:
 
 
 def _default_retention_ms(node: Mapping[str, str]) -> int:
-    """Return a node's retention without ``log.retention.ms`` (KafkaConfig#logRetentionTimeMillis)."""
+    """Return a node's retention in ms without ``log.retention.ms`` (KafkaConfig#logRetentionTimeMillis)."""
     if "log.retention.minutes" in node:
         value = _number("log.retention.minutes", node["log.retention.minutes"])
         return UNLIMITED if value < 0 else value * _MINUTE_MS

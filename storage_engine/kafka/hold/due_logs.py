@@ -91,7 +91,8 @@ def due_logs(
     """Return the unproven segments of each log, with the time at which the settings before the hold would
     delete them.
 
-    :param proven: the proven segments and their files. A segment in another file counts as unproven.
+    :param proven: the proven segments and their files. A segment in another file counts as unproven: another
+        topic of the same name has other files.
     """
     settings = read_topic_settings(with_first_settings(seen.node, (state, *others)))
     changed = {held.topic for hold in (state, *others) for held in hold.settings}

@@ -71,7 +71,7 @@ class HeldSetting:
         return setting.is_own and setting.value in self.ours
 
     def is_ours(self, setting: TopicSetting) -> bool:
-        """Return whether only we have changed the setting."""
+        """Return whether no other program has changed the setting."""
         return self.has_set(setting) or (not self.is_set and setting == self.original)
 
 

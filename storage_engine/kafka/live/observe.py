@@ -2,7 +2,7 @@
 
 A fact that the cluster refuses to tell is unknown, and is reported. If no broker answers, the look fails.
 
-Findings come from these answers and from a node that was read before. They only read files with topics' ids.
+Findings compare these answers with a node that was read before. Of its files, only topics' ids are read.
 """
 
 from __future__ import annotations
@@ -178,7 +178,10 @@ NOT_SERVED = "its broker serves none of its logs, and serves those of other dire
 
 
 def live_findings(node: Node, facts: LiveFacts) -> Iterator[Finding]:
-    """Yield findings about a node's partitions, also if their topic was deleted and created again."""
+    """Yield findings about a node's partitions, also if their topic was deleted and created again.
+
+    :param facts: the cluster's answers, not corrected by the node's files.
+    """
     node_id = node_id_of(node)
     for _, log in node.logs:
         partition = facts.partitions.get(log.name.log)

@@ -128,7 +128,7 @@ def raise_settings(
 
 
 def _too_short(bears: Bearable, interval_ms: int) -> str:
-    """Return why a hold is too short: ``hold_hours`` is too small, or a disk has too little room."""
+    """Return why a hold would end before its change takes effect: ``hold_hours``, or the room on a disk."""
     least_ms = _SHORTEST_INTERVALS * interval_ms
     least = (
         f"{duration_text(least_ms)}, four of the brokers' rounds "

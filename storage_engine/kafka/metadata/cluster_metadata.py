@@ -5,8 +5,8 @@ doesn't matter.
 
 A copy is the log ``__cluster_metadata-0`` and the snapshots beside it. Its offsets have no holes, and its
 oldest segments are deleted only after a snapshot contains them (KafkaMetadataLog#maybeClean). If a record is
-lost, an existing topic may look deleted, so a hole is an error. An outdated copy that is
-complete can't be detected.
+lost, an existing topic may look deleted, so a hole is an error. Whether a complete copy is outdated
+can't be detected.
 
 The copy also tells whether a log of a stopped node has replicas on other nodes. Once the replica with the
 latest log start leads, all other replicas lose their earlier records. So segments of a log are deleted here
