@@ -67,7 +67,10 @@ def waive(digest: str, lake_dir: Path | None, conn_id: str | None, reason: str) 
 @click.option(
     "--lower-to",
     type=click.Choice([policy.value for policy in ApprovalPolicy]),
-    help="Without a plan: lower the store's approval from now on; two accounts must type this command.",
+    help=(
+        "Without --digest: lower the store's approval setting from now on; two accounts must give this "
+        "command."
+    ),
 )
 @click.option(
     "--minimum-retention-hours",

@@ -136,7 +136,7 @@ def shield(managed: ManagedStore, remove: bool, acceptance: Acceptance | None) -
 
     A segment that is deleted from the log by force or by hand then still exists, and the next call archives
     it with proof. A second name is removed when its segment is proven. Beside a running broker,
-    storage-engine watch gives the names; while watch runs, this command only shows the shield. Exit code 1: a
+    storage-engine watch does all this; while watch runs, this command only shows the shield. Exit code 1: a
     segment was deleted from the log and isn't in the lake.
     """
     from storage_engine.retention.store.brokers import refuse_shield

@@ -120,7 +120,10 @@ def make_room(
 
 
 def _memory(managed: ManagedStore) -> HoldMemory | None:
-    """Return the journal's memory of the store's hold; None if no journal knows the store."""
+    """Return the journal's memory of the store's hold; None if no journal knows the store.
+
+    No journal is made.
+    """
     from storage_engine.journal.journal import Journal, hold_memory
     from storage_engine.journal.tables.database import missing_sqlite_file
 
@@ -149,7 +152,7 @@ def _check_place(managed: ManagedStore, store: BrokerStore) -> None:
 
 
 def _for_readers(managed: ManagedStore) -> ManagedStore:
-    """Return the store with settings that only ask its cluster for the groups' positions."""
+    """Return the store. Its cluster, if it has one, is only asked for the groups' positions."""
     if managed.live is None:
         return managed
     return replace(managed, live=replace(managed.live, deletes=BROKER_DELETES))

@@ -274,7 +274,7 @@ def _span(least: str, most: str) -> str:
 
 
 def advice_text(advice: Advice) -> str:
-    """Return the advice as a sentence. If its kind is unknown here, return its figures."""
+    """Return the advice as a sentence. Of a kind that only another broker's package knows, return figures."""
     tell = _ADVICE.get(advice.kind)
     if tell is None:
         return f"{advice.kind}: " + ", ".join(f"{name} {value}" for name, value in advice.numbers.items())

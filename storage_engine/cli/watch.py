@@ -44,10 +44,10 @@ _END_SECONDS: Final = 5.0
 def monitor(managed: ManagedStore, notify: tuple[Means, ...]) -> int:
     """Look at STORE, and record its figures for metrics. If its broker runs, renew the hold.
 
-    If STORE has a shield and no watch runs, its second names are brought up to date, and segments that exist
-    only there are archived. Nothing else is archived, and no segment is ever deleted. Call it by cron every
-    ten minutes: its figures count for an hour. Exit code 1: there is an alarm, which a person should know at
-    once.
+    If STORE has a shield and no watch runs, its second names are brought up to date. Segments that exist only
+    under a second name are archived. Nothing else is archived, and no segment is ever deleted. Call it by
+    cron every ten minutes: its figures count for an hour. Exit code 1: there is an alarm, which a person
+    should know at once.
     """
     from storage_engine.retention import steps
     from storage_engine.retention.store.context import opened

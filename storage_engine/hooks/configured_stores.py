@@ -113,8 +113,8 @@ def configured_stores(option: str = "stores") -> tuple[ConfiguredStore, ...]:
 def when_failed() -> Mapping[str, Any]:
     """Return the arguments that make a task notify people when it has failed.
 
-    Callbacks in the option ``on_failure_callback`` are called after each failure. Notifiers in the option
-    ``alarm_notifiers`` are called when an alarm begins and when it ends.
+    The option ``on_failure_callback`` names a notifier, a function, or a list of these, to be called after
+    each failure. The notifiers in ``alarm_notifiers`` are called when an alarm begins and when it ends.
 
     :raises AirflowConfigException: a named object can't be imported.
     """
@@ -139,6 +139,6 @@ def stores_by_lake(option: str = "stores") -> Mapping[str, tuple[ConfiguredStore
 
 
 def in_dag_ids(name: str) -> str:
-    """Return a name for use in a DAG id. Forbidden characters become dashes; then a hash is appended."""
+    """Return a name for DAG ids. Dashes replace forbidden characters; a short hash is then appended."""
     allowed = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return name if allowed == name else f"{allowed}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

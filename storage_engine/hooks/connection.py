@@ -251,7 +251,8 @@ class Fields:
 def _has_same_value(old: Any, new: Any, usual: str) -> bool:
     """Return whether an old field is empty or default, or has the same value as the new field.
 
-    :param usual: the setting's default. If it isn't "", the case of letters is ignored.
+    :param usual: the setting's default; "" for a text or an object. Unless it is "", the case of letters is
+        ignored.
     """
     before, now = (json.dumps(_parse_value(value), sort_keys=True) for value in (old, new))
     if usual:
@@ -431,7 +432,7 @@ def spark_from_of(conn_id: str, extra: Mapping[str, Any]) -> SparkFrom:
 
 
 def agent_of(conn_id: str, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of the agent that serves a store to executors; empty if the store needs no agent.
+    """Return the fields of the agent that serves a store to executors; empty if the connection names none.
 
     :raises BadInputError: the field has no address, an unknown key, or a path that isn't absolute.
     """

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 SPARK_TYPE = "spark"
 """Type of connections with which the apache-spark provider submits jobs."""
 _MADE_UP_CHARACTERS = 8
-"""Length of the random id that Airflow gives a connection for one test (``get_random_string``)."""
+"""Length of the random id, of letters and digits, that Airflow gives a connection for one test
+(``airflow.utils.helpers.get_random_string``).
+"""
 _SUBMITTED_BY = (SPARK_TYPE, "k8s")
 """Types of connections from which the provider makes a Spark master; ``k8s`` is for k8s://HOST."""
 

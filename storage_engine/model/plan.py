@@ -416,7 +416,7 @@ class Person:
         return f"{self.name} (uid {self.uid}{f', for {self.behind}' if self.behind else ''})"
 
     def is_another(self, other: Person) -> bool:
-        """Return whether ``other`` is certainly a different person. False if names aren't comparable."""
+        """Return whether ``other`` is certainly a different person. False if the two can't be compared."""
         if self.realm is not other.realm:
             return False
         names = [{name.casefold() for name in (side.name, side.behind) if name} for side in (self, other)]

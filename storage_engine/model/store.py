@@ -466,8 +466,8 @@ class LogNames:
     ) -> LogNames:
         """Return the names from known ranges of logs.
 
-        :param present: identities of the logs on disk, by name. If no log on disk has a name, the name
-            belongs to the log that was deleted last, or else to the log that was archived last.
+        :param present: identities of the logs on disk, by name. Any other name belongs to the log
+            that was deleted last, or else to the log that was archived last.
         :param archived: archived ranges, oldest first.
         :param gone: deleted ranges of logs, oldest first.
         :param others: deleted ranges of logs whose names other logs have by now.

@@ -36,7 +36,7 @@ T = TypeVar("T")
 ANSWER_SECONDS = 5
 """Longest time to connect to a database server, and also the longest time of one query."""
 _SLOW_SECONDS = 1.0
-"""An error after more than this time is likely to recur. Later requests get it at once, for a pause."""
+"""An error after more than this time is likely to recur. Until a pause is over, requests get it at once."""
 _PAUSE_SECONDS = 30.0
 _AT_ONCE = 4
 """Largest number of queries to one journal at the same time. Each takes a thread that all journals share."""
@@ -214,7 +214,7 @@ def _not_yet(conn_id: str) -> StoreLine:
 
 
 def in_own_threads(work: Callable[P, T]) -> Callable[P, Awaitable[T]]:
-    """Make a route run in a thread of this module. A request that waits for it occupies no other thread."""
+    """Make a route run in a thread of this module. A request that waits for a thread occupies none."""
 
     @wraps(work)
     async def run(*args: P.args, **kwargs: P.kwargs) -> T:

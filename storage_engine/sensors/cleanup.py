@@ -227,8 +227,8 @@ class StorageEngineCleanupSensor(_CauseSensor):
 class StorageEngineDueSensor(_CauseSensor):
     """Waits until a cleanup is due: a cause is present, and a run would delete or archive something.
 
-    A sensor with an asset alias as outlet sends an event when a cleanup is due, and another when sealed
-    segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the
+    With an asset alias as outlet, the sensor sends an event when a cleanup is due. It sends another when
+    sealed segments wait to be archived ahead (:mod:`storage_engine.assets`). If no DAG takes up an event, the
     sensor's next run repeats it. The task is skipped if a run would do nothing despite a cause, and with
     ``soft_fail`` at its timeout.
 

@@ -462,7 +462,7 @@ def print_info(lake_info: LakeInfo) -> None:
 
 
 def _mark(table: TableInfo, lake_info: LakeInfo) -> str:
-    """Return how a table's mark differs from its lake; "agrees" if it doesn't, "none" without a mark."""
+    """Return how a mark differs from its table and lake; "agrees" if it doesn't, "none" without a mark."""
     if table.mark is None:
         return "none"
     faults = []

@@ -139,7 +139,7 @@ def _print_history(done: MaintainResult) -> None:
 @click.option(
     "--delete",
     is_flag=True,
-    help="Move the listed files into the trash; remove those that were in the trash for long enough.",
+    help="Move the listed files into the trash; remove files that were in the trash for long enough.",
 )
 @click.option(
     "--undo",

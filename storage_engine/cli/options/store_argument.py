@@ -293,7 +293,7 @@ def _broker_of(given: Mapping[str, Any]) -> str | None:
 
 
 def _broker_if_readable(store: Path) -> str:
-    """Return the name of a store's broker; the default broker's name if no broker can be found."""
+    """Return the name of a store's broker; the default broker's name if the files don't decide."""
     from storage_engine.brokers import broker_of, default_broker
 
     try:
@@ -372,7 +372,8 @@ def _named_store(
         params = context.command.params
         listed = ", ".join(sorted(param.opts[0] for param in params if param.name in fixed))
         raise click.UsageError(
-            f"{named.source}: expected no option for a key of the file, found {listed}. Nothing was changed."
+            f"{named.source}: expected no option for a setting that only the file may have, found {listed}. "
+            "Nothing was changed."
         )
     store = named.managed(given.get("lake_dir"), given.get("second_lake_dir"))
     overrides = typed.get("overrides", {})

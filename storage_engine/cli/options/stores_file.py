@@ -108,7 +108,7 @@ class NamedStore:
 def stores_file() -> Path | None:
     """Return the path of the file of stores: the variable's, the user's or the machine's; None without one.
 
-    The working directory is never searched.
+    An empty variable means no file. The working directory is never searched.
 
     :raises BadInputError: the variable names a missing file, or a relative path.
     """
@@ -195,8 +195,7 @@ def named_stores() -> dict[str, NamedStore]:
         if "/" in name or not name.strip() or not isinstance(fields, dict) or "root" not in fields:
             raise BadInputError(
                 f"{file}: {name}: expected a table with root, under a name without a slash, found "
-                "another entry. "
-                "Nothing was changed. "
+                "another entry. Nothing was changed. "
                 f'Write [{name.replace("/", "-")}] and below it root = "/path/of/the/store".'
             )
         stores[name] = NamedStore(name, file, fields)

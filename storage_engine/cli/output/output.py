@@ -73,7 +73,7 @@ class Layout:
 
 
 def layout(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Choose the columns and their widths. If the last column has text, it takes the rest of the width."""
+    """Choose columns and their widths. A last column of text takes the rest, and may be wrapped."""
     widths = [
         max([len(column.title), *(cell_width(row[at]) for row in rows)]) for at, column in enumerate(columns)
     ]

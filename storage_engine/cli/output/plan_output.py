@@ -138,7 +138,7 @@ def _begin_text(plan: Plan) -> str:
 
 
 def _digest(plan: Plan) -> str | None:
-    """Return the digest that a run's plan would have; None if the store's id must be known for it."""
+    """Return the digest of a run with this plan. None if it needs the store's id, which isn't known yet."""
     return plan.digest if len(plan.logs) == 1 or plan.store_id is not None else None
 
 

@@ -86,11 +86,12 @@ class Beating(Protocol):
 class Watch:
     """The present causes of a cleanup. Only the clock and the disks decide. No segment was read.
 
-    :param levels: levels of the log's disks, and last of the dependents' disk.
+    :param levels: levels of all the log's disks, then of the dependents' disk.
     :param deciding_percent: the highest of the levels that the broker's rules compare with its thresholds;
         None when all of them are unknown.
     :param ordinary_percent: above this level the broker cleans because of space; None if not known.
-    :param next_window_ms: when the hour is next a cause: now if it is one already; None if no hour is one.
+    :param next_window_ms: when the time of day is next a cause: now while it is one; None if never or
+        unknown.
     :param known: False if the broker couldn't be asked (see ``notices``), so that the causes are unknown.
     """
 
@@ -197,8 +198,7 @@ class UnheldSegments:
 
 
 class StoreHold:
-    """A hold, which keeps a running broker from deleting. By default nothing is held, and the broker's
-    deletions are unknown."""
+    """A hold keeps a running broker from deleting. Default: no hold; the broker's deletions are unknown."""
 
     __slots__ = ()
 
@@ -327,7 +327,7 @@ class StoreConsumers:
 
         :param new_min_offsets: for each log by name, the end of the deleted offsets. Other logs lose nothing.
         :param deleted: the broker has deleted these messages already, so that its queues may lack entries for
-            some of them. The result's error names the groups affected, and its rows count the rest.
+            some of them. The result's error tells of the missing entries, and its rows count the rest.
         :raises BadInputError: positions or queues can't be read.
         :raises StoreBusyError: files change while they are read.
         :raises BrokerError: a running broker can't be asked, and its files don't have the answer either.
@@ -502,8 +502,8 @@ class StoreDependents(ABC):
     def find(self, min_offsets: Mapping[str, int]) -> tuple[DependentFile, ...]:
         """Return the files that point only below these offsets, by the broker's own rule.
 
-        :param min_offsets: a log's new first offset, by the log's name. Files that point into other logs are
-            kept.
+        :param min_offsets: each log's new first offset, by the log's name. Files that point into other logs
+            are kept.
         """
 
     @property

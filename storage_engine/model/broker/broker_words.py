@@ -31,7 +31,7 @@ class BrokerWords:
     dependents: str = "Files that pointed into deleted segments"
     queue: str = "queue"
     crash_sign: str = "its files say so"
-    files_only: str = "For segments that a broker serves, restore for its node: --for-store."
+    files_only: str = "For a broker that serves them, restore for its node with --for-store."
 
 
 class Aside(Enum):

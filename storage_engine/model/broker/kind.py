@@ -128,8 +128,10 @@ class RunningKind(ABC):
         """
 
     def watch_fence(self, settings: StoreSettings) -> FenceWatch | None:
-        """Return a watch of the files that a hold needs; None if holds need no watch. The store need not
-        exist yet."""
+        """Return a watch of the files that a hold needs; None if holds need no watch.
+
+        The store need not exist yet.
+        """
         return None
 
     def watch_store(self, settings: StoreSettings, live: LiveBroker, now_ms: int) -> Watch | None:
@@ -247,13 +249,14 @@ class SettingNames:
 
     @property
     def known(self) -> frozenset[str] | None:
-        """Names of the kind's settings that the engine uses, to check typed names. None if any is right."""
+        """Names of the kind's settings that the engine uses, to check typed names. None: any is accepted."""
         return None
 
     @property
     def of_age(self) -> frozenset[str] | None:
-        """Names of the kind's settings that decide how long segments are kept. None if they are unknown.
-        Empty if a person can't give such settings, because only a store's own files have them.
+        """Names of the kind's settings that decide how long segments are kept. None if they are unknown: then
+        any setting may be one. Empty if a person can't give such settings, because only a store's own files
+        have them.
         """
         return None
 

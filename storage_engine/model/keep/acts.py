@@ -191,9 +191,7 @@ def order_acts(acts: Mapping[str, Act], named: str) -> tuple[RecordedAct, ...]:
         last = names[0]
         act = acts[last]
         if act.number != len(ordered) or (ordered and act.at_ms < ordered[-1].act.at_ms):
-            raise ValueError(
-                f"expected act {len(ordered)}, not older than the last act, found act {act.number} in {last}"
-            )
+            raise ValueError(f"expected act {len(ordered)} at its time, found number {act.number} in {last}")
         ordered.append(RecordedAct(last, act))
     if following:
         missing = min(following)
@@ -239,7 +237,7 @@ def not_archived_text(rule: ArchiveRule) -> str:
 
 
 def decide_rule(acts: Sequence[RecordedAct], scope: Scope, keep: str | None) -> KeepDecision | None:
-    """Return the act that records all rules, with a new one for a scope. None if the same rule is in force.
+    """Return the act that records all rules after a change for one scope. None if nothing would change.
 
     :param keep: a value of ``KeepRule.keep``; None to leave the scope without a rule of its own.
     """

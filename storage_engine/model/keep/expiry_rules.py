@@ -1,7 +1,7 @@
 """Segments that leave a lake now, and a forecast by day. Pure. Anything unknown keeps a segment. A segment
 leaves once all of its streams are past their retention and its store no longer has it. If only some
-streams are past, the segment is thinned once they have enough of its bytes, or one of these streams has been
-past for long enough.
+streams are past, the segment is thinned once these have enough of its bytes, or one has been past for long
+enough.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DELETION = "deletion"
-"""Field of a receipt's evidence: the :class:`RunDigest` of the last deletion that the stamp named."""
+"""Field of a receipt's evidence: :class:`RunDigest` of the last deletion before it, from the store's stamp.
+"""
 
 
 class What(StrEnum):

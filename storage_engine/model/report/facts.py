@@ -101,7 +101,7 @@ class DispatchFact:
 
 @dataclass(frozen=True, slots=True)
 class IndexFact:
-    """Values in an index file's header. Offsets of a file without an entry are -1."""
+    """Values in an index file's header. Its first and last offset are -1 if the file has no entry."""
 
     subject: str
     log_min_offset: int

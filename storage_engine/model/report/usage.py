@@ -126,7 +126,7 @@ def hour_means(bytes_by_hour: Mapping[int, int], zone: ZoneInfo) -> tuple[tuple[
 
 
 def quiet_hour(bytes_by_hour: Mapping[int, int], time_zone: str) -> QuietHour | None:
-    """Return the quiet hour of the day; None if the span has no whole day, or no bytes."""
+    """Return the quiet hour of the day; None if the span has no whole day, or no bytes in full hours."""
     hourly = hour_means(bytes_by_hour, ZoneInfo(time_zone))
     if hourly is None or not sum(hourly[0]):
         return None
@@ -174,7 +174,7 @@ def topic_usages(
         advice = ""
         if last_hours.get(topic.name, last_hour) < quiet_from:
             day = datetime.fromtimestamp(last_hours[topic.name] * HOUR_S, UTC).date()
-            advice = f"no message since {day}: delete the topic if it has ended"
+            advice = f"no message since {day}: where it has ended, delete the topic"
         elif share >= LARGE_SHARE and cost is not None:
             advice = (
                 "decides how long all other topics are kept: give it its own, shorter retention or its own "

@@ -83,7 +83,7 @@ def test_a_topic_costs_what_its_space_would_hold_of_all_others() -> None:
     assert "its own store" in large.advice
     assert small.share == pytest.approx(0.3)
     assert "its own store" in small.advice
-    assert ended.advice == "no message since 1970-01-03: delete the topic if it has ended"
+    assert ended.advice == "no message since 1970-01-03: where it has ended, delete the topic"
     (alone,) = topic_usages(topics[:1], last, 0, 100)
     assert (alone.cost_hours_a_day, alone.advice) == (None, "")
 
