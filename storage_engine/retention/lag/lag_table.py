@@ -37,22 +37,24 @@ Longs = npt.NDArray[np.int64]
 def new_lag_table(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a directory for a new table's files. At the end it durably replaces the table at ``path``.
 
-    The former table is deleted right before that. A kill leaves all of it, a part of it, or no table.
+    A kill leaves a whole table, the former or the new one, or no table.
     """
     path = Path(path)
-    staging = path.with_name(f".{path.name}.new")
-    shutil.rmtree(staging, ignore_errors=True)
+    staging, former = (path.with_name(f".{path.name}.{state}") for state in ("new", "old"))
+    for left_by_a_kill in (staging, former):
+        shutil.rmtree(left_by_a_kill, ignore_errors=True)
     durable.make_dirs(staging)
     try:
         yield staging
         durable.fsync_path(staging)
         if path.exists():
-            shutil.rmtree(path)
+            path.rename(former)
         staging.rename(path)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     durable.fsync_path(path.parent)
+    shutil.rmtree(former, ignore_errors=True)
 
 
 def queue_shares(positions: pa.Table, most_rows: int) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -96,6 +97,30 @@ def test_table_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         write_share(directory, 0, table(ROWS[:1]))
     assert [item.name for item in tmp_path.iterdir()] == ["lag"]
     assert read_lag_table(path).num_rows == 1
+
+
+def test_a_kill_while_the_former_table_is_deleted_leaves_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lag"
+    with new_lag_table(path) as directory:
+        for number, row in enumerate(ROWS):
+            write_share(directory, number, table([row]))
+
+    def killed(directory: Path, **_: object) -> None:
+        for part in [*directory.glob("*.parquet")][:1]:
+            part.unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt), new_lag_table(path) as directory:
+        write_share(directory, 0, table(ROWS[:1]))
+    assert read_lag_table(path).num_rows == 1
+    monkeypatch.undo()
+    with new_lag_table(path) as directory:
+        write_share(directory, 0, table(ROWS[:2]))
+    assert [item.name for item in tmp_path.iterdir()] == ["lag"]
+    assert read_lag_table(path).num_rows == 2
 
 
 def test_anyone_reads_the_table_as_plain_columns(tmp_path: Path) -> None:
