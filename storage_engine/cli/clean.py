@@ -279,7 +279,8 @@ def _release_lines(cleanup: cycle.Cleanup, released: ReleaseResult) -> Iterator[
     managed = managed_of(cleanup.store)
     window_hours = managed.policy.undo_window_hours
     if window_hours is not None and released.deleted:
-        until = ", before its broker starts" if find_broker(managed.broker).aside is Aside.OUTSIDE else ""
+        is_outside = find_broker(managed.broker).aside is Aside.OUTSIDE
+        until = ", if run before its broker starts" if is_outside else ""
         yield Text(
             f"quarantine: the deleted files free no space for {window_hours} h, or until space is the cause "
             "of a run; ",

@@ -227,7 +227,7 @@ def test_an_undo_that_fits_only_before_the_broker_starts_says_so() -> None:
     line = answer(story(quarantine=aside, freed_bytes=0, broker="kafka"), "Where it is now").lines[-1].text
     assert line.endswith("To undo the run, before its broker starts:")
     page = report_html(plain(quarantine=aside, broker="kafka"))
-    assert "brings all of them back, before its broker starts.</p>" in page
+    assert "brings all of them back, if run before its broker starts.</p>" in page
     assert "brings all of them back.</p>" in report_html(plain(quarantine=aside))
 
 
