@@ -79,7 +79,7 @@ class RateBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeBand:
-    """A time at three paces; None for never."""
+    """How long messages live: the low, middle and high time; None for ever."""
 
     low_ms: int | None
     mid_ms: int | None
@@ -88,7 +88,9 @@ class TimeBand:
 
 @dataclass(frozen=True, slots=True)
 class TimeToLevel:
-    """Time until a disk rises above a level, at three paces; None for never.
+    """Time until a disk rises above a level: the low, middle and high time; None for never.
+
+    The low time is at the highest rate.
 
     :param name: the level's name: notice, cleans, forces, refuses or full.
     """

@@ -88,7 +88,7 @@ class SparkPair:
 
     @property
     def what(self) -> str:
-        """Return the fault of an unequal pair, for a message."""
+        """Return the fault of a pair with unequal versions, for a message."""
         return (
             f"expected pyspark and pyspark-client of one version, as both install into the folder pyspark, "
             f"found {self.pyspark} and {self.client}"

@@ -315,7 +315,7 @@ def _dags_folder() -> Path:
         names = ", ".join(str(bundle.get("name")) for bundle in entries)
         raise BadInputError(
             f"[dag_processor] dag_bundle_config_list: expected a bundle of the DAGs folder, found {names}. "
-            "Nothing was changed. Name a directory from which this bundle gets its files: --dags DIRECTORY.",
+            "Nothing was changed. Name a directory from which a bundle gets its DAGs: --dags DIRECTORY.",
             page=PAGE,
         )
     paths = [(bundle.get("kwargs") or {}).get("path") for bundle in local]

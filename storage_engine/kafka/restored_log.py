@@ -309,7 +309,7 @@ class RestoredLogDirectory(RestoredConfig):
         check_served(receipts, self.nodes)
 
     def queues_of(self, rows: pa.Table) -> pa.Table:
-        """Return each producer's last marker and the first record of a transaction after it."""
+        """Return each producer's last marker, and its first transactional record after this marker."""
         records = rows.filter(pc.fill_null(rows["transactional"], False))
         records = records.filter(pc.is_in(records["kind"], pa.array(["message", "control"])))
         ends = pc.is_in(records["control"], pa.array(["commit", "abort"]))

@@ -102,9 +102,9 @@ class AgentListening:
         if self.certificate is None:
             if self.client_authorities is not None or not (self.plain or is_loopback(self.host)):
                 raise BadInputError(
-                    "agent: expected TLS where other hosts connect or drivers have certificates, found "
-                    f"none for {self.host}. Nothing was started. Give --tls-cert. If a sidecar on this host "
-                    "speaks TLS for the agent, give --plain and a token instead."
+                    "agent: expected TLS where other hosts connect, and wherever drivers have certificates, "
+                    f"found no certificate for {self.host}. Nothing was started. Give --tls-cert. If a "
+                    "sidecar on this host speaks TLS for the agent, give --plain and a token instead."
                 )
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

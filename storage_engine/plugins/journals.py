@@ -1,7 +1,7 @@
 """Journals of the configured stores in the API server. Each is opened once, and stays open.
 
-A journal that doesn't answer blocks only few threads of the server for a short time, since all of Airflow's
-pages and the tasks' heartbeats share these threads.
+The server's threads also serve all of Airflow's pages and the tasks' heartbeats. So a journal that doesn't
+answer may block only few of them, and only for a short time.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def next_window_ms(now_ms: int, hours: Collection[int], zone: ZoneInfo) -> int |
 
     If a clock change skips an hour, that day has no window. If the hour comes twice, the day has two.
 
-    :return: milliseconds since the epoch; None if no clock ever shows one of these hours.
+    :return: milliseconds since the epoch; None if none of these hours is from 0 to 23.
     """
     if not any(0 <= hour <= 23 for hour in hours):
         return None
@@ -247,7 +247,7 @@ def age_deletions_ms(
     """Return for each sealed segment the earliest time, not before now, at which age allows its deletion.
 
     A segment is deleted only after all older ones. The last segment with content is never deleted, and is
-    left out. Times are in ms since the epoch; None if no clock ever shows an hour of deleteWhen.
+    left out. Times are in ms since the epoch; None if no hour of deleteWhen is from 0 to 23.
     """
     times_ms: dict[SegmentId, int | None] = {}
     hours, windows = delete_hours(config), dict[int, int | None]()

@@ -174,7 +174,7 @@ def task_error(error: Exception) -> StorageEngineError | None:
         return SparkJobError(
             f"{python} on host {lacking['host']}: expected an executor's Python with storage-engine "
             f"{__version__}, found {actual}. Nothing was committed or deleted. Install this Python with "
-            "storage-engine there, or name another Python by spark.pyspark.python, at a shell by "
+            "storage-engine there, or name another Python: in spark.pyspark.python, or at a shell in "
             "PYSPARK_PYTHON."
         )
     return None

@@ -47,7 +47,7 @@ def check_versions(expected: str | None) -> None:
         raise SparkJobError(
             f"{sys.executable} on host {socket.gethostname()}: expected {expected}, as the driver has, found "
             f"{actual}. Nothing was committed or deleted. Install the same versions there, or name another "
-            "Python by spark.pyspark.python, at a shell by PYSPARK_PYTHON."
+            "Python: in spark.pyspark.python, or at a shell in PYSPARK_PYTHON."
         )
 
 

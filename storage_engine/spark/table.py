@@ -317,12 +317,13 @@ def _check_stored(lake: Lake, deciding: Iterable[str]) -> None:
         if name in codec.columns.views:
             source, _ = codec.columns.views[name]
             raise BadInputError(
-                f"Option where: expected stored columns, found {name}, which is computed from {source} when "
-                "it is read. Nothing was read. Filter by this column in Spark."
+                f"Option where: expected a filter by stored columns, found {name}, which is computed from "
+                f"{source} when it is read. Nothing was read. Filter by this column in Spark."
             )
         if name not in IDENTITY_COLUMNS.names and name not in codec.schema.names:
             raise BadInputError(
-                f"Option where: expected columns of segments' rows, found {name}. Nothing was read."
+                f"Option where: expected a filter by columns of segments' rows, found {name}. "
+                "Nothing was read."
             )
 
 

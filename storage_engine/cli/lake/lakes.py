@@ -511,7 +511,7 @@ def print_rebuilt(done: Rebuilt) -> None:
     for reason in done.refused:
         say("Not proven: ", reason)
     for location in done.conflicting:
-        say(f"Conflict: {location} has other bytes than the receipt at its offset; it was left as it is.")
+        say(f"Conflict: {location} was left as it is: a receipt for the same offset names other bytes.")
     for location in done.missing:
         say(f"Missing: {location}; ", Command("verify"), " names its segments.")
     for store in done.unknown_heads:

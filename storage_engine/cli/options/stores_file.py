@@ -98,9 +98,9 @@ class NamedStore:
         if store.live is None or not isinstance(access_key, str) or not secret_key:
             fault = "no running broker" if store.live is None else f"no secret key in {SECRET_KEY}"
             raise BadInputError(
-                f"{self.source}: {_ACCESS_KEY}: expected a running broker, and its secret key in the "
-                f"environment, found {fault if isinstance(access_key, str) else 'no text'}. Nothing was "
-                f"changed. Set {SECRET_KEY}, or remove the key."
+                f"{self.source}: {_ACCESS_KEY}: expected a running broker, and the access key's secret key "
+                f"in the environment, found {fault if isinstance(access_key, str) else 'no text'}. Nothing "
+                f"was changed. Set {SECRET_KEY}, or remove the key."
             )
         return replace(store.live, access_key=access_key, secret_key=secret_key)
 

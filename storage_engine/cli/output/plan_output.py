@@ -143,7 +143,7 @@ def _digest(plan: Plan) -> str | None:
 
 
 def print_pending(pending: Iterable[Pending]) -> None:
-    """Print pending messages, and kinds whose number is unknown. If there are none, print nothing."""
+    """Print pending messages by kind, also kinds whose number is unknown. Without any, print nothing."""
     rows = [item for item in pending if item.count != 0 or item.lost]
     if not rows:
         return

@@ -265,7 +265,7 @@ def _option_words(option: click.Option, value: Any) -> list[str]:
 
 
 def parameters_of(group: click.Group, arguments: Sequence[str]) -> Arguments:
-    """Return a call's arguments, as :func:`said_by` does. They are empty if the call names no command."""
+    """Return a command line's arguments, as :func:`said_by` does for a context. Empty without a command."""
     command: click.Command = group
     context: click.Context | None = None
     name, rest = "storage-engine", list(arguments)

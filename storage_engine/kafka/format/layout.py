@@ -182,7 +182,7 @@ class LogDirectory:
 
     @property
     def left_uncleanly(self) -> bool:
-        """Return whether the marker of a clean stop is missing. Without topics' logs, no marker is needed."""
+        """Return whether the directory has topics' logs, but no marker of a clean stop."""
         marked = any(log.name.topic != METADATA_TOPIC for log in (*self.logs, *self.aside))
         return marked and not self.stopped_cleanly
 

@@ -286,7 +286,8 @@ def growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int
 def least_growth(segments: Sequence[SegmentFacts], known: KnownLog | None, now_ms: int) -> float | None:
     """Return a log's least growth in bytes a millisecond; None if not known.
 
-    The remembered segment must be deleted: then all present bytes were written after the remembered point.
+    Call this only if the remembered segment was deleted. In that case all present bytes were written after
+    the remembered point.
     """
     since = None if known is None else known.written
     if since is None or now_ms <= since.at_ms:

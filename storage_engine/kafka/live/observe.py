@@ -129,7 +129,7 @@ def _offsets(
 ) -> Iterator[tuple[str, str, Any | BrokerRefusedError]]:
     """Yield the leaders' answers for each kind of offset and each log.
 
-    The log start is asked for last. It only grows, so all records below it are certainly deleted.
+    The log starts are requested last. A log start only grows, so all records below it are certainly deleted.
     """
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec

@@ -500,8 +500,8 @@ def _refuse(data_files: Iterable[str]) -> None:
     """Raise SharedFileError if any data files are given: the lake has some of their segments by now."""
     if present := frozenset(data_files):
         raise SharedFileError(
-            f"{min(present)}: expected a data file whose segments the lake doesn't have, found that the lake "
-            "has one of them by now. Nothing of the file was committed. Run archive again.",
+            f"{min(present)}: expected a data file with only segments that the lake lacks, found that the "
+            "lake has one of them by now. Nothing of the file was committed. Run archive again.",
             present,
         )
 

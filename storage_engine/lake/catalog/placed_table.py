@@ -138,7 +138,7 @@ class PlacedTable:
     :param metadata: the metadata as it was read; its locations may name another place.
     :param location: present location of the table's files, without a final slash.
     :param metadata_elsewhere: location of the metadata file, if another engine has put it elsewhere.
-    :param is_unmoved: whether files that the metadata names outside of ``location`` are still where it says.
+    :param is_unmoved: whether files outside of ``location`` are still where the metadata names them.
     """
 
     name: str

@@ -295,7 +295,7 @@ class StoreReplicas(ABC):
 
     @abstractmethod
     def contexts(self, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-        """Return facts about segments that their files don't have. Called before the segments are archived.
+        """Return facts about segments from other sources than their files. Called before they are archived.
 
         :raises StorageEngineError: the facts of a log are unknown; the error names the log.
         """
@@ -849,5 +849,5 @@ def contradiction(store: BrokerStore, log: str, receipts: Sequence[Receipt]) -> 
 
 
 def contexts_of(store: BrokerStore, segments: Sequence[Segment]) -> Mapping[SegmentId, SegmentContext]:
-    """Return a store's facts about segments that aren't in the segments' files."""
+    """Return a store's facts about segments, from other sources than their files. Empty without replicas."""
     return {} if store.replicas is None else store.replicas.contexts(segments)

@@ -267,7 +267,7 @@ def decide_lift(acts: Sequence[RecordedAct], hold_id: str) -> KeepDecision | Non
     """Return the act that ends a hold. None if the hold was lifted before.
 
     :param hold_id: the first digits of the SHA-256 of the hold's act.
-    :raises BadInputError: the ids of no hold, or of several, begin with these digits.
+    :raises BadInputError: the id of no hold begins with these digits, or several ids do.
     """
     holds = [
         recorded.sha256
@@ -329,7 +329,7 @@ def find_expiry(acts: Sequence[RecordedAct], act_id: str) -> RecordedExpiry:
     """Return the expiry that a person names.
 
     :param act_id: the first digits of the SHA-256 of the expiry's act.
-    :raises BadInputError: the ids of no expiry, or of several, begin with these digits.
+    :raises BadInputError: the id of no expiry begins with these digits, or several ids do.
     """
     expiries = expiries_of(acts)
     matches = [item for item in expiries if act_id and item.recorded.sha256.startswith(act_id)]

@@ -116,7 +116,7 @@ class StoreContent:
 @dataclass(frozen=True, slots=True)
 class ExpiryVerdict:
     """:param detail: the reason as a sentence.
-    :param gone: names of the streams that leave if the segment is thinned.
+    :param gone: names of the streams whose rows leave the lake if the segment is thinned.
     :param gone_bytes: bytes of these streams, as the broker stored them.
     """
 

@@ -171,7 +171,7 @@ def again_notices(faults: Mapping[str, str]) -> Iterator[str]:
 
 
 def recorded_faults(events: Iterable[Event]) -> dict[str, str]:
-    """Return the faults of earlier copies, by subject of the segments that a run archived again."""
+    """Return, by subject, the fault of the earlier copy of each segment that a run archived again."""
     return {event.subject: str(event.payload[_FAULT]) for event in events if _FAULT in event.payload}
 
 
@@ -542,7 +542,7 @@ def archive_somewhere(
 
     :param choose: takes the lakes' proofs, and returns the candidates that are to be archived.
     :param read_files: read the data files of archived segments, and archive again if a file is damaged.
-    :param where: returns where ``archive_with`` works, for the record.
+    :param where: returns the place at which ``archive_with`` archives, as text for the record.
     :raises LakeUnavailableError: none of the lakes can be used; the error has the reason of each.
     :raises CommitStateUnknownError: a commit's outcome is unknown, and the store has only one lake.
     """

@@ -79,7 +79,7 @@ class Reading:
 def check_bytes(segment: Segment, receipt: Receipt, root: str, otherwise: str, reading: Reading) -> None:
     """Hash the present files of a segment, and compare them with its receipt.
 
-    The gate has already made sure that the receipt has the same companions.
+    The gate has already checked that the receipt has all of the segment's companions.
 
     :param otherwise: a sentence on the deletions so far, which an error adds to its text.
     :raises LakeConflictError: a file has other bytes.

@@ -267,7 +267,10 @@ def missing_ranges(
 
 
 def _kind(row: DeletedRange) -> tuple[object, ...]:
-    """Return the key of ranges that make one row. Rows with the same first four fields never overlap."""
+    """Return the key by which adjacent ranges are joined into one row.
+
+    Rows whose keys have the same first four fields never overlap.
+    """
     return row.log, row.lineage, row.topic_id, row.what, row.cause, row.who
 
 

@@ -1,7 +1,7 @@
 """Memory of where a store's logs began and ended, and the ranges that went missing later.
 
-Runs and the monitor update the memory. Validation and pages look for missing ranges in lakes. A range in no
-lake is lost.
+Runs and the monitor update the memory. Validation and pages check whether lakes have the missing ranges. A
+range in no lake is lost.
 """
 
 from __future__ import annotations

@@ -222,7 +222,10 @@ def _skip(text: str, position: int) -> int:
 
 
 def _value(text: str, position: int, depth: int) -> tuple[Any, int]:
-    """:param depth: most levels of nested values."""
+    """Return the value at a position, and the position after it.
+
+    :param depth: how many levels of objects and arrays the value may have.
+    """
     start = text[position : position + 1]
     if start in ("{", "["):
         if not depth:

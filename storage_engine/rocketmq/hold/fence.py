@@ -111,9 +111,10 @@ def expires_at_ms(mtime_ns: int, reserved_hours: int) -> int:
 
 
 def fence(found: Observed, state: HoldState | None, hold_hours: int, reserved_hours: int) -> Fence:
-    """Return the fence that is needed now. No mtime is earlier than the segment's original one.
+    """Return the fence that is needed now: its segments, and the mtime that each must have.
 
-    A segment keeps its mtime if at least half of the hold's time is left.
+    A segment keeps its mtime if at least half of the hold's time is left. Otherwise it gets a later
+    one, but never one that is earlier than its original mtime.
     """
     releasing = () if state is None else state.releasing
     files = first_that_stay(found, releasing, fence_count(found.settings))

@@ -1,4 +1,4 @@
-"""Drift of a held store: changes by other programs or by time since the hold's state was saved.
+"""Drift of a held store since the hold's state was saved: other programs or the passage of time caused it.
 
 Pure, except that the topics of a missing range are read from the consume queues.
 """

@@ -171,7 +171,7 @@ def _prefix(parts: LiveParts, segments: Sequence[Segment]) -> Prefix:
     stays = next((path / name for path in paths if (path / name).exists()), None)
     if stays is None:
         raise GateRefusedError(
-            f"{', '.join(map(str, paths))}: expected segment {name} behind the segments to delete, "
+            f"{', '.join(map(str, paths))}: expected segment {name} after the last segment to delete, "
             "found no such file. Nothing was deleted. Plan again."
         )
     directories = sorted({Path(s.facts.path).parent for s in segments} | {stays.parent})

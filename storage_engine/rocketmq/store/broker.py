@@ -306,7 +306,7 @@ class FileProcess(StoreProcess):
 
 @dataclass(frozen=True, slots=True)
 class FileShield(StoreShield):
-    """Needs of a shield beside a stopped broker. They set no limit, since the broker deletes no segment."""
+    """The shield of a stopped broker's store. Its size has no limit, since the broker deletes no segment."""
 
     files: RocketMQStore
 

@@ -315,7 +315,7 @@ class Appender:
         return part
 
     def _next_file(self, file: WritableFile | None, store_ms: int) -> WritableFile:
-        """Fill up a file without room, and return the next file.
+        """Fill up a file that has no room for the next message, and return the next file.
 
         :param file: None if the log has no file yet.
         """
