@@ -156,5 +156,5 @@ def test_a_plan_that_is_not_the_recorded_one_is_never_released(store: ManagedSto
     with sqlite3.connect(tmp_path / "managed" / "journal.db") as connection:
         connection.execute("UPDATE storage_engine_runs SET plan_digest = ?", ("0" * 64,))
     connection.close()
-    with pytest.raises(RunStateError, match="isn't the recorded one"):
+    with pytest.raises(RunStateError, match="expected a plan with the recorded digest"):
         steps.release(store, "r")
