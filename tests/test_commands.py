@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -281,9 +282,10 @@ def _literal(node: ast.expr) -> str:
     return "".join(str(value.value) if isinstance(value, ast.Constant) else "X" for value in values)
 
 
-def _sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+@cache
+def _sources() -> tuple[tuple[str, ast.Module], ...]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return tuple((str(path.relative_to(PACKAGE)), ast.parse(path.read_text())) for path in paths)
 
 
 def test_each_command_that_a_text_names_is_one_of_the_shell_with_options_that_it_has() -> None:

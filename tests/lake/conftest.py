@@ -31,6 +31,13 @@ def no_turns() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no other run can append a receipt, it is awaited for a moment only."""
+    monkeypatch.setattr("storage_engine.lake.archive.commit.OTHERS_SECONDS", 0.3)
+    monkeypatch.setattr("storage_engine.lake.verify.verify._COMMIT_SECONDS", 0.3)
+
+
 MakeJobs = Callable[..., tuple[SegmentJob, ...]]
 MountTmpfs = Callable[[int], Path]
 Fingerprint = Callable[[Path], dict[str, str]]

@@ -155,6 +155,7 @@ def test_staged_files_of_every_attempt_are_gone_after_the_commit(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_other_run")
 @pytest.mark.parametrize("moment", ["after the other", "before it is published", "before its receipt"])
 def test_of_two_files_of_one_segment_with_other_keys_one_is_committed(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, moment: str

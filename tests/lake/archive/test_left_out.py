@@ -59,6 +59,8 @@ from tests.lake.lake_acts import at
 from tests.rocketmq.conftest import MAGIC_BLANK, Message, make_frame
 from tests.rounds import rounds
 
+pytestmark = pytest.mark.usefixtures("no_other_run")
+
 EXAMPLES = rounds("STORAGE_ENGINE_LEFT_OUT_EXAMPLES", 40, 1000)
 TOPICS = ("debug-a", "debug-b", "orders", "%RETRY%debug-a", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
 SYSTEM = frozenset(TOPICS[4:])

@@ -147,6 +147,7 @@ def killed_between(lake: Lake, jobs: Sequence[SegmentJob], monkeypatch: pytest.M
             archive_all(lake, jobs)
 
 
+@pytest.mark.usefixtures("no_other_run")
 def test_killed_between_its_commits_a_run_goes_on_with_the_file_that_is_there(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -66,6 +66,8 @@ from tests.lake.gc.test_segment_expiry import begin_to_expire, expire, states
 from tests.lake.killed_at_each import killed_at_each
 from tests.rounds import again_but, rounds
 
+pytestmark = pytest.mark.usefixtures("no_other_run")
+
 STORE = "store-1"
 
 

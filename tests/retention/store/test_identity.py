@@ -37,7 +37,9 @@ def test_a_store_that_is_known_as_another_brokers_is_left_alone(
     monkeypatch.setitem(sys.modules, package.__name__, package)
     store = managed()
     assert steps.make_plan(store, "r", MANUAL).deletes
-    with pytest.raises(StoreIdentityError, match=r"kind of broker rocketmq, which .* found clone in the settings\. Nothing"):
+    with pytest.raises(
+        StoreIdentityError, match=r"broker rocketmq, which .* found clone in the settings\. Nothing"
+    ):
         steps.make_plan(replace(store, broker="clone"), "another", MANUAL)
     assert steps.recorded_plan(store, "r").to_delete
 
