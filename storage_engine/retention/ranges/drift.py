@@ -95,7 +95,7 @@ def gone_spans(
     """Return the ranges that others deleted, for comparison with store and lake.
 
     Some ranges are marked as excused, because a person has decided so. These are ranges that were deleted
-    before the present lineage was opened, ranges that a rule lets go without a copy, and accepted losses.
+    before the present lineage was opened, ranges that a rule leaves out of lakes, and accepted losses.
 
     :param unasked: locations of the lakes that can't be asked now.
     """
