@@ -1,4 +1,6 @@
-"""Metrics for Prometheus from a journal's records of its stores. Pure, except for reading the journal.
+"""Names, help texts and values of the metrics, from a journal's records. Only the journal is read.
+
+``cli/metrics.py`` serves them to Prometheus.
 
 An unknown value has no sample, and is never shown as 0. An alert finds a missing metric by ``absent``.
 """

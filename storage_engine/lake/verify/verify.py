@@ -3,7 +3,7 @@
 All metadata is checked every time, because this reads no data. Data files are checked in turns within a
 budget, those that were checked longest ago first. The checks are remembered, so that the next call continues
 from there. Nothing in the lake is changed. A fault of one segment is a result, never an exception: the other
-segments are checked as well. The proof of a copy before its commit is made in ``lake/archive/archive.py``.
+segments are checked as well. The proof of a copy before its commit is in ``lake/archive/proving.py``.
 """
 
 from __future__ import annotations
