@@ -122,7 +122,7 @@ def test_other_bytes_under_an_archived_offset_are_refused_until_a_person_adopts_
         assert cli("restore", "--lake", lake, "--to", tmp_path / name, *options).exit_code == 0
         if not options:
             noted = cli("restore", "--lake", lake, "--to", tmp_path / name)
-            assert "Lineage 1 holds commitlog [0, " in noted.err
+            assert "Lineage 1 has commitlog [0, " in noted.err
             assert "--lineage 1 restores it" in noted.err
     assert segment_of(tmp_path / "old", MIB).read_bytes() == original
     assert segment_of(tmp_path / "new", MIB).read_bytes() == changed
