@@ -53,7 +53,7 @@ def measures() -> list[Measure]:
     lines = sum(source.count("\n") for source in sources.values())
     return [
         Measure("files", len(paths), 518, 520),
-        Measure("lines", lines, 135_574, 105_000),
+        Measure("lines", lines, 135_576, 105_000),
         Measure("files in the largest folder", files, 19, 20, largest),
         Measure("modules in import circles", len(circular), 0, 0, ", ".join(circular[:3])),
         Measure("modules with one importer, in their own folder", len(only_here), 33, 50),
