@@ -259,7 +259,7 @@ def test_other_leaders_of_equal_bytes_are_a_divergence(
     checkpoint.write_text("0\n2\n0 0\n7 100\n")
     (refused,) = archive_sealed(second, "later", archive_here).refused
     assert refused.log == "plain-0"
-    assert "7 from 100 on, and archived are 0 from 0 on" in refused.why
+    assert "7 from 100 on, and the archived ones are 0 from 0 on" in refused.why
     adopt(second, "me", "an unclean election", log="plain-0")
     done = archive_sealed(second, "adopted", archive_here)
     assert (done.receipts, done.refused) == ((), ())

@@ -123,7 +123,9 @@ def test_several_runs_are_undone_newest_first(node: MadeNode, store: ManagedStor
     between = files(node)
     assert f"first/a-0/{2:020d}.log" in between
     set_aside(store, "second", now_ms + 5 * DAY_MS)
-    with pytest.raises(QuarantineError, match=r"log a-0 to begin at 2, .*found 4: run second deleted more"):
+    with pytest.raises(
+        QuarantineError, match=r"log a-0 to begin at 2, .*found 4: run second deleted further"
+    ):
         undo(store, "first", "ann")
     undo(store, "second", "ann")
     assert files(node) == between

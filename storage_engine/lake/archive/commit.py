@@ -667,7 +667,7 @@ def _missing(
         lacking = missing_data(messages, store_id, of_store, span, receipts_of, leaving)
         if replaced := {entry.file_path for item in lacking for entry in item.replaces}:
             # A receipt that names such a file belongs to a segment that is archived again here.
-            rows = receipts_of(base_offsets=span)
+            rows = [row for row in receipts_of(base_offsets=span) if not row_fault(row)]
             unnamed |= replaced - {file.location for row in rows for file in proven_files(messages, row)}
         missing += lacking
     return missing, unnamed
