@@ -408,6 +408,7 @@ def test_a_file_of_another_run_that_is_between_its_commits_stays(
     assert_each_is_there_once(lake, [theirs])
 
 
+@pytest.mark.usefixtures("no_other_run")
 def test_a_file_of_another_run_that_was_killed_between_its_commits_is_replaced(
     lake: Lake, segments: list[Path], make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +420,6 @@ def test_a_file_of_another_run_that_was_killed_between_its_commits_is_replaced(
         read.append(of.get("base_offsets"))
         return receipts_of_table(*asked, **of)
 
-    monkeypatch.setattr("storage_engine.lake.archive.commit.OTHERS_SECONDS", 0.3)
     monkeypatch.setattr("storage_engine.lake.archive.commit.receipts_in", receipts_in)
     commit_segments(lake, [ours])
     # However many the store has: they are read again and again while commits wait.
